@@ -32,7 +32,9 @@ PARTS: dict[str, dict[str, str]] = {
         "guard.stretch.Stretch": "backward_begins backward_ended",
     },
     "scaler": {
-        "guard.engine.Engine": "scaled scaler_begins scaler_ends scaler_used scaler_updated"
+        "guard.hooks.scaler.ScalerHooks": (
+            "scaled scaler_begins scaler_ends scaler_used scaler_updated"
+        )
     },
     "norms": {
         "guard.hooks.clip.ClipHooks": "clip_begins clip_ends",

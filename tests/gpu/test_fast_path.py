@@ -95,7 +95,7 @@ def test_both_ways_are_one(
     compare((short, here), (long, there), _OTHER)
 
 
-@pytest.mark.parametrize("kind", ["plain", "clipped"])
+@pytest.mark.parametrize("kind", ["plain", "clipped", "scaled", "scaled and clipped"])
 def test_a_stretch_changes_nothing_but_when_rows_are_written(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -33,6 +33,7 @@ from .hooks.end import EndHooks
 from .hooks.loader import LoaderHooks
 from .hooks.memory import MemoryHooks
 from .hooks.optimizer import OptimizerHooks
+from .hooks.scaler import ScalerHooks
 from .last_words import LastWords
 
 __all__ = ["Engine", "Piece"]
@@ -64,12 +65,16 @@ class Engine(EnginePart):
         self._memory = MemoryHooks(state, backward.leave_stretch)
         self._end = EndHooks(state, backward.leave_stretch, lambda: optimizers.busy)
         clip = ClipHooks(state, backward.leave_stretch)
+        scaler = ScalerHooks(state, backward.leave_stretch, optimizers.skipped_by)
         # The hooks of every step: as they are, for a call in between takes its time.
         self.drew, self.fetch_begins = loader.drew, loader.fetch_begins
         self.hands_out_again, self.fetched = loader.hands_out_again, loader.fetched
         self.backward_begins = backward.backward_begins
         self.backward_ends = backward.backward_ends
         self.clip_begins, self.clip_ends = clip.clip_begins, clip.clip_ends
+        self.scaler_used, self.scaled = scaler.scaler_used, scaler.scaled
+        self.scaler_begins, self.scaler_ends = scaler.scaler_begins, scaler.scaler_ends
+        self.scaler_updated = scaler.scaler_updated
         self.step_begins, self.step_ends = optimizers.step_begins, optimizers.step_ends
 
     @property
@@ -214,37 +219,6 @@ class Engine(EnginePart):
     def scheduled(self, scheduler: Any) -> bool:
         """A learning-rate schedule is about to be stepped; False when it must not be."""
         return self._optimizers.scheduled(scheduler)
-
-    # ------------------------------------------------------------------ its scaler
-
-    def scaler_used(self, scaler: Any) -> None:
-        """A scaler is about to scale a loss: it follows the policy, where there is one."""
-        attempt(self, "scaler probe", self.state.scaling.used, scaler)
-        attempt(self, "scaler policy", self.state.writer.scaler.used, scaler)
-
-    @fail_open("scaler probe")
-    def scaled(self, loss: Any, result: Any) -> None:
-        """``GradScaler.scale`` made ``result`` of ``loss``: backward will be called on it."""
-        self._backward.leave_stretch()
-        self.state.scaling.scaled(loss, result)
-
-    @fail_open("scaler probe")
-    def scaler_begins(self, scaler: Any) -> None:
-        """``GradScaler.step`` is about to run."""
-        self._backward.leave_stretch()
-        self.state.scaling.begins(scaler)
-        self.state.recovery.live.saw_scaler(scaler)
-
-    @fail_open("scaler probe")
-    def scaler_ends(self, optimizer: Optimizer) -> None:
-        """``GradScaler.step`` has returned; without a step of ours it was skipped by the scaler."""
-        scaler = self.state.scaling.ends()
-        if scaler is not None:
-            self._optimizers.skipped_by(scaler, optimizer)
-
-    def scaler_updated(self, scaler: Any) -> None:
-        """``scaler.update()`` has run."""
-        attempt(self, "scaler policy", self.state.writer.scaler.updated, scaler)
 
     # ------------------------------------------------------------------ evaluation
 

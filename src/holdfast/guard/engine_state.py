@@ -67,7 +67,7 @@ class EngineState:
         self.watchers = Watchers(settings, self.training, self.writer.budget)
         self.stretches = Stretches(
             *(self.writer, self.recovery, self.investigation, self.watchers),
-            *(self.finite_loss, self.feed, self.phases),
+            *(self.finite_loss, self.scaling, self.feed, self.phases),
         )
         self.position = LoopPosition(
             *(self, self.writer, self.recovery, self.investigation),

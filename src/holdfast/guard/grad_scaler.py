@@ -28,9 +28,11 @@ class Scaling:
 
     def __init__(self) -> None:
         self.scaler: Any = None
+        """The one whose ``step`` is at work."""
         self.last: Callable[[], Any] = _NOTHING
         """The scaler that has scaled a loss last."""
-        self._stepped = False
+        self.stepped = False
+        """Whether the optimizer has stepped since ``scaler.step`` began."""
         self.made: tuple[weakref.ref[Tensor], Tensor] | None = None
         """What the scaler has made last, and of which loss."""
         self.variable: weakref.ref[Tensor] = _NOTHING
@@ -58,19 +60,10 @@ class Scaling:
         self.made = None
         return loss if result() is tensors else tensors
 
-    def begins(self, scaler: Any) -> None:
-        """``scaler.step`` is about to run."""
-        self.scaler, self._stepped = scaler, False
-
     def use(self) -> Tensor | None:
         """The optimizer steps, so the scaler did not skip; its scale, wherever it lives."""
-        self._stepped = True
+        self.stepped = True
         return self.scaler._get_scale_async()
-
-    def ends(self) -> Any:
-        """``scaler.step`` has returned: the scaler if it skipped the step, else None."""
-        scaler, self.scaler = self.scaler, None
-        return None if self._stepped else scaler
 
 
 class ScalerInUse:

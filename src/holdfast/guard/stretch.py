@@ -37,6 +37,7 @@ from .device_fast_path import DevicePlan
 from .fail_open import capturing, current_device
 from .feed import Feed
 from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready
+from .grad_scaler import Scaling, found_by
 from .optimizer_guard import grad_of
 from .step_writer import StepWriter
 
@@ -63,7 +64,7 @@ class Noted(NamedTuple):
 
 
 class Stretch:
-    """Steps of one fused optimizer with one loss each, without a scaler or buffers.
+    """Steps of one fused optimizer with one loss each, without buffers.
 
     Args:
         optimizer: whose steps they are.
@@ -72,15 +73,16 @@ class Stretch:
         repeat: launches what decides.
         meter: has the flags.
         ready: what writes the loss.
+        scaling: knows which loss was scaled, and by whom.
         feed: of the loop.
         phases: its clock.
         comparability: of its losses.
     """
 
     __slots__ = (
-        *("_armed", "_clips", "_comparability", "_early", "_feed", "_groups", "_left", "_meter"),
-        *("_optimizer", "_parameters", "_phases", "_ready", "_repeat", "_trusted"),
-        *("copy", "guard", "last", "noted", "root"),
+        *("_armed", "_comparability", "_early", "_feed", "_groups", "_left", "_loss", "_meter"),
+        *("_parameters", "_phases", "_ready", "_repeat", "_scaling", "_trusted"),
+        *("copy", "last", "noted", "plan", "root"),
     )
 
     def __init__(
@@ -91,59 +93,66 @@ class Stretch:
         repeat: Repeat,
         meter: Meter,
         ready: Ready,
+        scaling: Scaling,
         feed: Feed,
         phases: Phases,
         comparability: Comparability,
     ) -> None:
-        self._left = left
+        self.plan, self._left = plan, left
         self.root: Any = None
         """On what backward is being called."""
+        self._loss: Any = None
         self.copy: Tensor | None = None
         """The loss of the step at work, once backward is over."""
         self.noted: list[Noted] = []
-        self._optimizer, self.guard = plan.optimizer, plan.guard
-        self._clips = plan.clips
         self._groups = optimizer.param_groups
         self._parameters = optimizer.param_groups[0]["params"]
-        self._repeat, self._meter, self._ready = repeat, meter, ready
+        self._repeat, self._meter, self._ready, self._scaling = repeat, meter, ready, scaling
         self._feed, self._phases, self._comparability = feed, phases, comparability
         self._trusted = comparability.may_skip
-        self._armed: tuple[Landing, Tensor] | None = None
+        # Where the row will be, the flag, and what a scaler has told the optimizer.
+        self._armed: tuple[Landing, Tensor, Tensor | None] | None = None
         # Where the script clips: what was launched before that, and how it has left the gradients.
-        self._early: tuple[Landing, Tensor, Any] | None = None
+        self._early: tuple[Landing, Tensor, Tensor, Any] | None = None
         self.last: Tensor | None = None
         """The loss of the last step."""
 
-    def backward_begins(self, loss: Any, finite_loss: FiniteLoss, frame: FrameType) -> bool:
+    def backward_begins(self, root: Any, finite_loss: FiniteLoss, frame: FrameType) -> bool:
         """Backward is called on a loss; False where it is not like the one before."""
         began = perf_counter()
-        node = loss.grad_fn if type(loss) is Tensor else None
+        loss, node = root, root.grad_fn if type(root) is Tensor else None
+        if node is not None and (made := self._scaling.made) is not None:
+            of, loss = made
+            if of() is not root or self._scaling.variable() is None:
+                return False
+            node = node.next_functions[0][0]
         dtype, index, _, _ = self._ready
         if (
             node is None
             or self.root is not None
             or self.copy is not None
             or loss.dtype is not dtype
-            or loss.numel() != 1
+            or root.numel() != 1
             or not loss.get_device() == index == current_device()
-            or loss.layout is not _STRIDED
-            or loss._is_view()
+            or root.layout is not _STRIDED
+            or root._is_view()
             or (node.name() in BY_A_NUMBER and finite_loss.holds_parts(node, frame))
         ):
             return False
-        self.root = loss
+        self.root, self._loss = root, loss
         spent = perf_counter() - began
         self._phases.guard += spent
         self._phases.last += spent
         return True
 
     def backward_ended(self) -> bool:
-        """Backward has freed its graph: write its root; False while a graph is captured."""
+        """Backward has freed its graph: write the loss; False while a graph is captured."""
         began = perf_counter()
         _, index, writer, last = self._ready
         if capturing(index):
             return False
-        self.copy, self.root = writer.write(self.root, last), None
+        self.copy = writer.write(self._loss, last)
+        self.root = self._loss = self._scaling.made = None
         spent = perf_counter() - began
         self._phases.guard += spent
         self._phases.last += spent
@@ -152,34 +161,52 @@ class Stretch:
     def step_begins(self, optimizer: Any) -> bool:
         """Decide about a step; False where it is not like the one before."""
         began = perf_counter()
-        groups, loss = self._groups, self.copy
-        if loss is None or self._optimizer() is not optimizer:
+        groups, loss, plan, scaling = self._groups, self.copy, self.plan, self._scaling
+        if loss is None or plan.optimizer() is not optimizer:
             return False
         parameters, own = groups[0]["params"], optimizer.__dict__
-        if optimizer.param_groups is not groups or len(groups) != 1 or own.keys() & _SCALED:
+        if optimizer.param_groups is not groups or len(groups) != 1:
             return False
-        if parameters is not self._parameters or len(parameters) != len(self.guard.positions):
+        if parameters is not self._parameters or len(parameters) != len(plan.guard.positions):
             return False
         if self._comparability.may_skip is not self._trusted or ranks() > 1:
             return False
-        if not self._clips:
-            launched = self._launch(loss)
-        elif self._early is not None and self._early[2] == state_of(list(map(grad_of, parameters))):
+        scale = None if scaling.scaler is None else scaling.use()
+        found = None if scale is None else own.get("found_inf")
+        if scale is not self._repeat.scale or not self._told(own, found):
+            return False
+        if not plan.clips:
+            launched = self._launch(loss, found)
+        elif self._early is not None and self._early[3] == state_of(list(map(grad_of, parameters))):
             launched, self._early = self._early, None
         else:
             return False
         if launched is None:
             return False
-        landing, flag, _ = launched
-        own["found_inf"], own["grad_scale"] = flag, None
-        self._armed = landing, flag
+        landing, flag, united, _ = launched
+        self._armed = landing, flag, found
+        own["found_inf"] = united
+        own.setdefault("grad_scale", None)
         spent = perf_counter() - began
         self._phases.guard += spent
         self._phases.last += spent
         return True
 
-    def _launch(self, loss: Tensor) -> tuple[Landing, Tensor, list[Tensor]] | None:
-        """Measure and judge the gradients: where the row will be, the flag, and what they are."""
+    def _told(self, own: dict[str, Any], found: Any) -> bool:
+        """Whether a scaler has told the optimizer what it did in the step before, or nothing."""
+        if self._repeat.scale is None:
+            return not own.keys() & _SCALED
+        here = type(found) is Tensor and found.get_device() == self._ready[1]
+        return here and (own.get("grad_scale") is not None) is self.plan.still_scaled
+
+    def _launch(
+        self, loss: Tensor, found: Tensor | None
+    ) -> tuple[Landing, Tensor, Tensor, list[Tensor]] | None:
+        """Measure and judge the gradients.
+
+        Where the row will be, the flag, the same united with what a scaler has found, and the
+        gradients.
+        """
         grads = list(map(grad_of, self._parameters))
         try:
             addresses = list(map(Tensor.data_ptr, grads))
@@ -187,26 +214,37 @@ class Stretch:
             return None
         if grads[0].requires_grad:
             return None
-        flag = self._meter.flag()
-        landing = self._repeat.launch(grads, addresses, flag.data_ptr(), loss.data_ptr())
-        return None if landing is None else (landing, flag, grads)
+        united = flag = self._meter.flag()
+        at = flag.data_ptr()
+        told = at, at
+        if found is not None:
+            flag = self._meter.flag()
+            told, at = (found.data_ptr(), at), flag.data_ptr()
+        landing = self._repeat.launch(grads, addresses, at, loss.data_ptr(), told)
+        return None if landing is None else (landing, flag, united, grads)
 
     def clip_begins(self, parameters: Sequence[Tensor]) -> bool:
         """The script clips these: decide about the step; False where it did not before."""
-        own = self._parameters
-        if not self._clips or self.copy is None or self._early is not None:
+        own, plan, optimizer = self._parameters, self.plan, self.plan.optimizer()
+        if not plan.clips or self.copy is None or self._early is not None or optimizer is None:
             return False
         if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
             return False
         if self._comparability.may_skip is not self._trusted:
             return False
-        self._early = self._launch(self.copy)
+        found = None
+        if plan.scaled:
+            told = found_by(self._scaling.last(), optimizer, plan.device)
+            if told is None or told[0] is not self._repeat.scale:
+                return False
+            found = told[1]
+        self._early = self._launch(self.copy, found)
         return self._early is not None
 
     def clip_ends(self) -> None:
         """Clipping is over: nobody may touch the gradients from here on."""
         if self._early is not None:
-            self._early = *self._early[:2], state_of(self._early[2])
+            self._early = *self._early[:3], state_of(self._early[3])
 
     @property
     def armed(self) -> bool:
@@ -216,7 +254,7 @@ class Stretch:
     def step_ends(self, optimizer: Any, step: int) -> bool:
         """The step is over: note it; True while there may be another one."""
         assert self._armed is not None
-        landing, flag = self._armed
+        landing, flag, _ = self._armed
         self.disarm()
         rate = self._groups[0].get("lr")
         if type(rate) is not float:
@@ -229,7 +267,7 @@ class Stretch:
         self.last, self.copy = self.copy, None
         # It has changed at most what the next step asks it: then that one is the last.
         changed = self._comparability.stepped(
-            step, self.guard.index, fed=fed, own=True, several=False
+            step, self.plan.guard.index, fed=fed, own=True, several=False
         )
         host = self._phases.take_idle()
         self.noted.append(Noted(step, time(), rate, landing, flag, host, batches, changed))
@@ -238,15 +276,20 @@ class Stretch:
 
     def disarm(self) -> None:
         """The optimizer is as the script knows it again."""
-        self._armed, optimizer = None, self._optimizer()
-        if optimizer is not None:
+        armed, self._armed = self._armed, None
+        optimizer = self.plan.optimizer()
+        if armed is None or optimizer is None:
+            return
+        if armed[2] is not None:
+            optimizer.__dict__["found_inf"] = armed[2]
+        else:
             optimizer.__dict__.pop("found_inf", None)
             optimizer.__dict__.pop("grad_scale", None)
 
     def give_up(self, writer: StepWriter) -> None:
         """Where a step has raised nobody wants its numbers."""
         if self._armed is not None:
-            landing, _ = self._armed
+            landing, *_ = self._armed
             self.disarm()
             writer.discard(landing)
         if self._early is not None:
@@ -255,7 +298,7 @@ class Stretch:
 
     def record(self, noted: Noted) -> StepRecord:
         """The record of a step, as the fast path makes it."""
-        guard, repeat = self.guard, self._repeat
+        plan, guard, repeat = self.plan, self.plan.guard, self._repeat
         record = StepRecord(noted.step, guard.index)
         row = record.row
         row["lr"], row["opt"], row["skipped"] = noted.rate, float(guard.index), 0.0
@@ -263,7 +306,8 @@ class Stretch:
         row.update(noted.host)
         record.layers, record.positions = len(guard.positions), guard.positions
         record.planned = record.acted = record.losses_decide = True
-        record.clipped = self._clips
+        record.clipped = plan.clips
+        record.scaled, record.still_scaled = plan.scaled, plan.still_scaled
         record.time, record.batches = noted.time, noted.batches
         record.measured = DeviceReading(
             noted.landing, noted.flag, record.layers, True, repeat.layout, factor=repeat.factor
@@ -280,6 +324,7 @@ class Stretches:
         investigation: may want to see a step.
         watchers: may want to see a step.
         finite_loss: knows how losses are written.
+        scaling: knows the scaler that is at work.
         feed: of the loop.
         phases: its clock.
     """
@@ -291,12 +336,13 @@ class Stretches:
         investigation: Investigation,
         watchers: Watchers,
         finite_loss: FiniteLoss,
+        scaling: Scaling,
         feed: Feed,
         phases: Phases,
     ) -> None:
         self.now: Stretch | None = None
         self._writer, self._recovery, self._investigation = writer, recovery, investigation
-        self._watchers, self._finite_loss = watchers, finite_loss
+        self._watchers, self._finite_loss, self._scaling = watchers, finite_loss, scaling
         self._feed, self._phases = feed, phases
 
     def begin(self, optimizer: Optimizer, plan: DevicePlan) -> None:
@@ -305,15 +351,16 @@ class Stretches:
         ready = self._finite_loss.ready.get(1)
         if left < 2 or ready is None or not self._calm(plan):
             return
-        device, outliers = plan.device, guard.outliers
+        device, outliers, scaler = plan.device, guard.outliers, self._scaling.scaler
+        scale = None if scaler is None else scaler._get_scale_async()
         terms = {"alone": True, "clipped": plan.clips, "may_skip": True}
-        asked = outliers.question(device, scale=None, **terms)
+        asked = outliers.question(device, scale=scale if plan.still_scaled else None, **terms)
         grad = optimizer.param_groups[0]["params"][0].dtype
         meter = guard.meter(device)
-        repeat = None if asked is None else meter.repeat(True, grad, ready[0], asked)
+        repeat = None if asked is None else meter.repeat(True, grad, ready[0], asked, scale)
         if repeat is not None:
             comparability = self._writer.training.comparability
-            about = meter, ready, self._feed, self._phases, comparability
+            about = meter, ready, self._scaling, self._feed, self._phases, comparability
             self.now = Stretch(optimizer, plan, left, repeat, *about)
 
     def _left(self, plan: DevicePlan) -> int:
@@ -329,10 +376,12 @@ class Stretches:
     def _calm(self, plan: DevicePlan) -> bool:
         guard, writer, training = plan.guard, self._writer, self._writer.training
         memory, recovery, looks = training.memory, self._recovery, self._investigation
+        scaling = self._scaling
         return (
             plan.fused
             and plan.count == 1
-            and not (plan.scaled or guard.has_buffers)
+            and not guard.has_buffers
+            and scaling.scaler is (scaling.last() if plan.scaled else None)
             and len(training.registry) == 1
             and writer.stepped == {guard.index}
             and not (writer.suspicious or guard.notes or guard.detect_only or guard.skip.armed)
@@ -357,5 +406,5 @@ class Stretches:
                 if noted.changed:
                     data = {"holds": comparability.holds, "why": comparability.why}
                     self._writer.training.record_at("comparable", noted.step, data)
-                self._writer.close_step(stretch.guard, stretch.record(noted), Losses())
+                self._writer.close_step(stretch.plan.guard, stretch.record(noted), Losses())
         return stretch
