@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 
 from ..actions.scaler_policy import ScalerPolicy, policy_of
 from ..probes.step_record import StepRecord
-from .finite_loss import own
 
 
 def _nothing() -> None:
@@ -50,7 +49,10 @@ class Scaling:
         """``result`` was made of ``loss``."""
         if isinstance(loss, Tensor) and isinstance(result, Tensor):
             self.made = (weakref.ref(result), loss.detach())
-            self.variable = weakref.ref(loss) if own(loss) else _NOTHING
+            # ``own``, written out: this is done in every step.
+            mine = loss.grad_fn is not None and loss.numel() == 1
+            mine = mine and loss.layout is torch.strided and not loss._is_view()
+            self.variable = weakref.ref(loss) if mine else _NOTHING
 
     def unscaled(self, tensors: object) -> object:
         """The loss itself, where backward is called on what the scaler made of it."""

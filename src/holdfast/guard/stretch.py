@@ -172,8 +172,17 @@ class Stretch:
         if self._comparability.may_skip is not self._trusted or ranks() > 1:
             return False
         scale = None if scaling.scaler is None else scaling.use()
-        found = None if scale is None else own.get("found_inf")
-        if scale is not self._repeat.scale or not self._told(own, found):
+        if scale is not self._repeat.scale:
+            return False
+        found = own.get("found_inf")
+        if scale is None:
+            if own.keys() & _SCALED:
+                return False
+        elif (
+            type(found) is not Tensor
+            or found.get_device() != self._ready[1]
+            or (own.get("grad_scale") is not None) is not plan.still_scaled
+        ):
             return False
         if not plan.clips:
             launched = self._launch(loss, found)
@@ -191,13 +200,6 @@ class Stretch:
         self._phases.guard += spent
         self._phases.last += spent
         return True
-
-    def _told(self, own: dict[str, Any], found: Any) -> bool:
-        """Whether a scaler has told the optimizer what it did in the step before, or nothing."""
-        if self._repeat.scale is None:
-            return not own.keys() & _SCALED
-        here = type(found) is Tensor and found.get_device() == self._ready[1]
-        return here and (own.get("grad_scale") is not None) is self.plan.still_scaled
 
     def _launch(
         self, loss: Tensor, found: Tensor | None
