@@ -100,7 +100,10 @@ def another_optimizer(loop: Loop, step: int) -> None:
 
 
 class Scaled(Loop):
-    """The same with a GradScaler, which grows now and then and is too high in a few steps."""
+    """The same with a GradScaler, which grows now and then and is too high in two steps.
+
+    From some step on there are two batches to a step.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,6 +111,9 @@ class Scaled(Loop):
 
     def run(self, besides: Callable[[Loop, int], None]) -> None:
         for step in range(STEPS):
+            if step > 110:
+                before = self.loss(2000 + step)
+                self.scaler.scale(before).backward()
             loss = self.loss(step)
             self.scaler.scale(loss / 1 if step % 31 == 3 else loss).backward()
             self.read.append(loss.item())
@@ -117,6 +123,21 @@ class Scaled(Loop):
             told = {47: torch.inf, 48: 512.0, 105: torch.inf, 106: 512.0}
             self.scaler.update(told.get(step))
             self.optimizer.zero_grad()
+
+
+class Accumulated(Loop):
+    """The same with three batches to a step, from a loader."""
+
+    def run(self, besides: Callable[[Loop, int], None]) -> None:
+        data = [batch(2000 + n if n % 3 else n // 3) for n in range(3 * STEPS)]
+        for n, x in enumerate(DataLoader(data, batch_size=None)):  # type: ignore[arg-type]
+            loss = self.model(x).square().mean() / 3
+            loss.backward()
+            self.read.append(loss.item())
+            if n % 3 == 2:
+                besides(self, n // 3)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
 
 
 def unscales(loop: Loop, step: int) -> None:
@@ -197,6 +218,8 @@ def stepped(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def much(loop: Loop, step: int) -> None:
     for besides in (accumulates, drops_a_gradient, steps_twice, reloads, schedules, fails_inside):
         besides(loop, step)
+    for besides in (clips, another_optimizer, with_a_closure):
+        besides(loop, step)
 
 
 def always_clips(loop: Loop, step: int) -> None:
@@ -207,8 +230,8 @@ def always_clips(loop: Loop, step: int) -> None:
         nn.utils.clip_grad_norm_(loop.model.parameters(), 0.005)
 
 
-def joins(loop: Loop, step: int) -> None:
-    for besides in (clips, another_optimizer, with_a_closure):
+def accumulates_and_clips(loop: Loop, step: int) -> None:
+    for besides in (accumulates, always_clips, schedules):
         besides(loop, step)
 
 
@@ -217,11 +240,10 @@ def joins(loop: Loop, step: int) -> None:
     [
         (Loop, nothing, 60),
         (Loop, much, 20),
-        (Loop, joins, 10),
-        (Loop, always_clips, 20),
         (Scaled, unscales_later, 60),
         (Scaled, unscales_and_clips, 20),
         (Scaled, much_scaled, 20),
+        (Accumulated, accumulates_and_clips, 20),
     ],
 )
 def test_a_stretch_changes_nothing_but_when_rows_are_written(
@@ -238,6 +260,7 @@ def test_a_stretch_changes_nothing_but_when_rows_are_written(
     long = trained(make_engine(device_path=True, budget=1.0, explain=False), kind(), besides)
     assert all(map(torch.equal, short[1].values(), long[1].values()))
     assert short[2] == long[2] and np.isfinite(short[2]).all()
+    assert short[0].batches == long[0].batches
     rows, others = short[0].rows(), long[0].rows()
     assert rows["loss_bad"].sum() == 3
     assert (rows["scaler_skipped"] == 1).sum() == (5 if kind is Scaled else 0)

@@ -45,7 +45,7 @@ class LoopPosition(EnginePart):
     def between(self) -> bool:
         """Whether no backward pass has come since the last step."""
         stretch = self._stretches.now
-        return not self._window.losses.passes and (stretch is None or stretch.copy is None)
+        return not self._window.losses.passes and (stretch is None or not stretch.copies)
 
     @property
     def replaying(self) -> bool:

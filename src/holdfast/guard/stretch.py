@@ -28,7 +28,7 @@ from ..probes._norm_rows import Landing
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
 from ..probes.gradients import DeviceReading, Meter, state_of
-from ..probes.loss import Losses
+from ..probes.loss import KEPT, Losses
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
@@ -64,7 +64,7 @@ class Noted(NamedTuple):
 
 
 class Stretch:
-    """Steps of one fused optimizer with one loss each, without buffers.
+    """Steps of one fused optimizer with the same number of losses each, without buffers.
 
     Args:
         optimizer: whose steps they are.
@@ -72,7 +72,7 @@ class Stretch:
         left: how many steps it may have.
         repeat: launches what decides.
         meter: has the flags.
-        ready: what writes the loss.
+        ready: what writes each loss of a step.
         scaling: knows which loss was scaled, and by whom.
         feed: of the loop.
         phases: its clock.
@@ -82,7 +82,7 @@ class Stretch:
     __slots__ = (
         *("_armed", "_comparability", "_early", "_feed", "_groups", "_left", "_loss", "_meter"),
         *("_parameters", "_phases", "_ready", "_repeat", "_scaling", "_trusted"),
-        *("copy", "last", "noted", "plan", "root"),
+        *("copies", "last", "noted", "plan", "root"),
     )
 
     def __init__(
@@ -92,7 +92,7 @@ class Stretch:
         left: int,
         repeat: Repeat,
         meter: Meter,
-        ready: Ready,
+        ready: Sequence[Ready],
         scaling: Scaling,
         feed: Feed,
         phases: Phases,
@@ -102,8 +102,8 @@ class Stretch:
         self.root: Any = None
         """On what backward is being called."""
         self._loss: Any = None
-        self.copy: Tensor | None = None
-        """The loss of the step at work, once backward is over."""
+        self.copies: list[Tensor] = []
+        """The losses of the step at work whose backward is over."""
         self.noted: list[Noted] = []
         self._groups = optimizer.param_groups
         self._parameters = optimizer.param_groups[0]["params"]
@@ -114,8 +114,8 @@ class Stretch:
         self._armed: tuple[Landing, Tensor, Tensor | None] | None = None
         # Where the script clips: what was launched before that, and how it has left the gradients.
         self._early: tuple[Landing, Tensor, Tensor, Any] | None = None
-        self.last: Tensor | None = None
-        """The loss of the last step."""
+        self.last: list[Tensor] = []
+        """The losses of the last step."""
 
     def backward_begins(self, root: Any, finite_loss: FiniteLoss, frame: FrameType) -> bool:
         """Backward is called on a loss; False where it is not like the one before."""
@@ -126,11 +126,11 @@ class Stretch:
             if of() is not root or self._scaling.variable() is None:
                 return False
             node = node.next_functions[0][0]
-        dtype, index, _, _ = self._ready
+        dtype, index, _, _ = self._ready[0]
         if (
             node is None
             or self.root is not None
-            or self.copy is not None
+            or len(self.copies) == len(self._ready)
             or loss.dtype is not dtype
             or root.numel() != 1
             or not loss.get_device() == index == current_device()
@@ -148,10 +148,10 @@ class Stretch:
     def backward_ended(self) -> bool:
         """Backward has freed its graph: write the loss; False while a graph is captured."""
         began = perf_counter()
-        _, index, writer, last = self._ready
+        _, index, writer, last = self._ready[len(self.copies)]
         if capturing(index):
             return False
-        self.copy = writer.write(self._loss, last)
+        self.copies.append(writer.write(self._loss, last))
         self.root = self._loss = self._scaling.made = None
         spent = perf_counter() - began
         self._phases.guard += spent
@@ -161,8 +161,8 @@ class Stretch:
     def step_begins(self, optimizer: Any) -> bool:
         """Decide about a step; False where it is not like the one before."""
         began = perf_counter()
-        groups, loss, plan, scaling = self._groups, self.copy, self.plan, self._scaling
-        if loss is None or plan.optimizer() is not optimizer:
+        groups, plan, scaling = self._groups, self.plan, self._scaling
+        if len(self.copies) != len(self._ready) or plan.optimizer() is not optimizer:
             return False
         parameters, own = groups[0]["params"], optimizer.__dict__
         if optimizer.param_groups is not groups or len(groups) != 1:
@@ -180,12 +180,12 @@ class Stretch:
                 return False
         elif (
             type(found) is not Tensor
-            or found.get_device() != self._ready[1]
+            or found.get_device() != self._ready[0][1]
             or (own.get("grad_scale") is not None) is not plan.still_scaled
         ):
             return False
         if not plan.clips:
-            launched = self._launch(loss, found)
+            launched = self._launch(found)
         elif self._early is not None and self._early[3] == state_of(list(map(grad_of, parameters))):
             launched, self._early = self._early, None
         else:
@@ -201,9 +201,7 @@ class Stretch:
         self._phases.last += spent
         return True
 
-    def _launch(
-        self, loss: Tensor, found: Tensor | None
-    ) -> tuple[Landing, Tensor, Tensor, list[Tensor]] | None:
+    def _launch(self, found: Tensor | None) -> tuple[Landing, Tensor, Tensor, list[Tensor]] | None:
         """Measure and judge the gradients.
 
         Where the row will be, the flag, the same united with what a scaler has found, and the
@@ -216,6 +214,7 @@ class Stretch:
             return None
         if grads[0].requires_grad:
             return None
+        loss = self.copies[0] if len(self.copies) == 1 else torch.stack(self.copies).mean()
         united = flag = self._meter.flag()
         at = flag.data_ptr()
         told = at, at
@@ -228,7 +227,9 @@ class Stretch:
     def clip_begins(self, parameters: Sequence[Tensor]) -> bool:
         """The script clips these: decide about the step; False where it did not before."""
         own, plan, optimizer = self._parameters, self.plan, self.plan.optimizer()
-        if not plan.clips or self.copy is None or self._early is not None or optimizer is None:
+        if not plan.clips or self._early is not None or optimizer is None:
+            return False
+        if len(self.copies) != len(self._ready):
             return False
         if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
             return False
@@ -240,7 +241,7 @@ class Stretch:
             if told is None or told[0] is not self._repeat.scale:
                 return False
             found = told[1]
-        self._early = self._launch(self.copy, found)
+        self._early = self._launch(found)
         return self._early is not None
 
     def clip_ends(self) -> None:
@@ -266,7 +267,7 @@ class Stretch:
             fed = bool(ledger.fresh)
             batches = ledger.step()
         self._feed.rng = None
-        self.last, self.copy = self.copy, None
+        self.last, self.copies = self.copies, []
         # It has changed at most what the next step asks it: then that one is the last.
         changed = self._comparability.stepped(
             step, self.plan.guard.index, fed=fed, own=True, several=False
@@ -304,7 +305,7 @@ class Stretch:
         record = StepRecord(noted.step, guard.index)
         row = record.row
         row["lr"], row["opt"], row["skipped"] = noted.rate, float(guard.index), 0.0
-        row["backwards"] = 1
+        row["backwards"] = len(self._ready)
         row.update(noted.host)
         record.layers, record.positions = len(guard.positions), guard.positions
         record.planned = record.acted = record.losses_decide = True
@@ -347,11 +348,14 @@ class Stretches:
         self._watchers, self._finite_loss, self._scaling = watchers, finite_loss, scaling
         self._feed, self._phases = feed, phases
 
-    def begin(self, optimizer: Optimizer, plan: DevicePlan) -> None:
-        """After a step of the fast path: begin one where the next steps will be like it."""
+    def begin(self, optimizer: Optimizer, plan: DevicePlan, passes: int) -> None:
+        """After a step of the fast path: begin one where the next steps will be like it.
+
+        ``passes``: how many backward passes it had.
+        """
         guard, left = plan.guard, self._left(plan)
-        ready = self._finite_loss.ready.get(1)
-        if left < 2 or ready is None or not self._calm(plan):
+        ready = self._ready(passes)
+        if left < 2 or not ready or not self._calm(plan):
             return
         device, outliers, scaler = plan.device, guard.outliers, self._scaling.scaler
         scale = None if scaler is None else scaler._get_scale_async()
@@ -359,11 +363,18 @@ class Stretches:
         asked = outliers.question(device, scale=scale if plan.still_scaled else None, **terms)
         grad = optimizer.param_groups[0]["params"][0].dtype
         meter = guard.meter(device)
-        repeat = None if asked is None else meter.repeat(True, grad, ready[0], asked, scale)
+        repeat = None if asked is None else meter.repeat(True, grad, ready[0][0], asked, scale)
         if repeat is not None:
             comparability = self._writer.training.comparability
             about = meter, ready, self._scaling, self._feed, self._phases, comparability
             self.now = Stretch(optimizer, plan, left, repeat, *about)
+
+    def _ready(self, passes: int) -> list[Ready]:
+        """What writes each loss of a step, where they are of one kind; otherwise nothing."""
+        known = self._finite_loss.ready
+        ready = [known[turn] for turn in range(1, min(passes, KEPT) + 1) if turn in known]
+        alike = len(ready) == passes and len({one[:2] for one in ready}) == 1
+        return ready if alike else []
 
     def _left(self, plan: DevicePlan) -> int:
         """How many steps there are until something is due."""

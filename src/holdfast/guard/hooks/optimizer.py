@@ -139,7 +139,7 @@ class OptimizerHooks(EnginePart):
     def _begin_stretch(self, optimizer: Optimizer) -> None:
         plan = self._fast_paths.device.plans.of(optimizer)
         if plan is not None and not self.off:
-            self._stretches.begin(optimizer, plan)
+            self._stretches.begin(optimizer, plan, self._window.previous.passes)
 
     @fail_open("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:
