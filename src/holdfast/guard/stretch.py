@@ -80,9 +80,9 @@ class Stretch:
     """
 
     __slots__ = (
-        *("_armed", "_comparability", "_early", "_feed", "_groups", "_left", "_loss", "_meter"),
+        *("_comparability", "_early", "_feed", "_groups", "_left", "_loss", "_meter"),
         *("_parameters", "_phases", "_ready", "_repeat", "_scaling", "_trusted"),
-        *("copies", "last", "noted", "plan", "root"),
+        *("armed", "copies", "last", "noted", "plan", "root"),
     )
 
     def __init__(
@@ -110,8 +110,8 @@ class Stretch:
         self._repeat, self._meter, self._ready, self._scaling = repeat, meter, ready, scaling
         self._feed, self._phases, self._comparability = feed, phases, comparability
         self._trusted = comparability.may_skip
-        # Where the row will be, the flag, and what a scaler has told the optimizer.
-        self._armed: tuple[Landing, Tensor, Tensor | None] | None = None
+        self.armed: tuple[Landing, Tensor, Tensor | None] | None = None
+        """While a step is at work: where its row will be, the flag, what a scaler has found."""
         # Where the script clips: what was launched before that, and how it has left the gradients.
         self._early: tuple[Landing, Tensor, Tensor, Any] | None = None
         self.last: list[Tensor] = []
@@ -193,7 +193,7 @@ class Stretch:
         if launched is None:
             return False
         landing, flag, united, _ = launched
-        self._armed = landing, flag, found
+        self.armed = landing, flag, found
         own["found_inf"] = united
         own.setdefault("grad_scale", None)
         spent = perf_counter() - began
@@ -249,15 +249,10 @@ class Stretch:
         if self._early is not None:
             self._early = *self._early[:3], state_of(self._early[3])
 
-    @property
-    def armed(self) -> bool:
-        """Whether a step is at work."""
-        return self._armed is not None
-
     def step_ends(self, optimizer: Any, step: int) -> bool:
         """The step is over: note it; True while there may be another one."""
-        assert self._armed is not None
-        landing, flag, _ = self._armed
+        assert self.armed is not None
+        landing, flag, _ = self.armed
         self.disarm()
         rate = self._groups[0].get("lr")
         if type(rate) is not float:
@@ -279,7 +274,7 @@ class Stretch:
 
     def disarm(self) -> None:
         """The optimizer is as the script knows it again."""
-        armed, self._armed = self._armed, None
+        armed, self.armed = self.armed, None
         optimizer = self.plan.optimizer()
         if armed is None or optimizer is None:
             return
@@ -291,8 +286,8 @@ class Stretch:
 
     def give_up(self, writer: StepWriter) -> None:
         """Where a step has raised nobody wants its numbers."""
-        if self._armed is not None:
-            landing, *_ = self._armed
+        if self.armed is not None:
+            landing, *_ = self.armed
             self.disarm()
             writer.discard(landing)
         if self._early is not None:

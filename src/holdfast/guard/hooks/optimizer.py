@@ -111,7 +111,7 @@ class OptimizerHooks(EnginePart):
     def step_ends(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
         stretch = self._stretches.now
-        if stretch is not None and stretch.armed:
+        if stretch is not None and stretch.armed is not None:
             self._stretch_goes_on(stretch, optimizer)
             return
         self._finite_loss.inside = False
