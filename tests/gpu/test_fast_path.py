@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from holdfast.guard import finite_loss
 from holdfast.guard.device_fast_path import DeviceFastPath
-from holdfast.guard.stretch import Stretch, Stretches
+from holdfast.guard.stretch import Stretch
+from holdfast.guard.stretches import Stretches
 from holdfast.probes.timing import COLUMNS as TIMES
 
 from ..guard.conftest import MakeEngine, MemoryRecorder, make_engine
@@ -42,9 +43,10 @@ class Loop:
         scaler = scaler if "scaled" in self.kind else torch.amp.GradScaler("cuda", enabled=False)
         read: list[Tensor] = []
         for step in range(150):
-            loss = self.model(self.batch(step)).square().mean()
-            scaler.scale(loss).backward()
-            read.append(loss.detach())
+            for part in range(3 if "accumulated" in self.kind else 1):
+                loss = self.model(self.batch(step + 1000 * part)).square().mean()
+                scaler.scale(loss).backward()
+                read.append(loss.detach())
             if "clipped" in self.kind:
                 scaler.unscale_(self.optimizer)
                 nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
@@ -97,7 +99,13 @@ def test_both_ways_are_one(
     compare((short, here), (long, there), _OTHER)
 
 
-@pytest.mark.parametrize("kind", ["plain", "clipped"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("plain", "clipped", "scaled", "scaled and clipped"),
+        *("accumulated", "scaled, clipped, accumulated"),
+    ],
+)
 def test_a_stretch_changes_nothing_but_when_rows_are_written(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -169,9 +169,8 @@ class LoaderHooks(EnginePart):
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
         """The loop has its next batch. A skipped step goes back to this RNG state."""
         self.phases.mark("data_wait", time.perf_counter())
-        stretch, passes = self._stretches.now, self._window.losses.passes
-        if stretch is not None and stretch.copy is not None:
-            passes = 1
+        stretch = self._stretches.now
+        passes = self._window.losses.passes if stretch is None else len(stretch.copies)
         looks = self._investigation
         # A step decided on a device is not repeated with the same RNG state, except in an exam.
         if not self.phases.on_device or looks.alert or not looks.idle:

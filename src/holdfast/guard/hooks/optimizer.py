@@ -123,7 +123,7 @@ class OptimizerHooks(EnginePart):
         """The arguments of ``step`` with a closure after which it is decided about the step."""
         stretch = self._stretches.now
         if stretch is not None and stretch.takes_closure(optimizer):
-            guard = stretch.guard
+            guard = stretch.plan.guard
         else:
             self._leave_stretch()
             guard = self._closure_guard(optimizer)
@@ -142,7 +142,7 @@ class OptimizerHooks(EnginePart):
     def step_ends(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
         stretch = self._stretches.now
-        if stretch is not None and stretch.armed:
+        if stretch is not None and stretch.armed is not None:
             self._stretch_goes_on(stretch, optimizer)
         # A step inside a compiled region was not opened: nothing of ours is traced there.
         elif self._open:
