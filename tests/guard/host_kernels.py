@@ -155,3 +155,4 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     put(fail_open, "stream_of", lambda device: 0)
     put(finite_loss, "current_device", lambda: -1)  # also where there is a GPU
     put(stretch, "current_device", lambda: -1)
+    put(stretch, "stream_of", lambda device: 0)

@@ -31,7 +31,7 @@ from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
 from .device_fast_path import DevicePlan
-from .fail_open import capturing, current_device
+from .fail_open import capturing, current_device, stream_of
 from .feed import Feed
 from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready, only_part
 from .grad_scaler import Scaling, found_by
@@ -156,7 +156,7 @@ class Stretch:
         """Backward has freed its graph: write the loss; False while a graph is captured."""
         began = perf_counter()
         _, index, writer, last = self._ready[len(self.copies)]
-        if capturing(index):
+        if stream_of(index) and capturing(index):
             return False
         loss, part = self._loss
         if writer is None or last is None:
@@ -276,6 +276,7 @@ class Stretch:
 
     def step_ends(self, optimizer: Any, step: int) -> bool:
         """The step is over: note it; True while there may be another one."""
+        began = perf_counter()
         assert self.armed is not None
         landing, flag, _ = self.armed
         self.disarm()
@@ -295,6 +296,9 @@ class Stretch:
         host = self._phases.take_idle()
         self.noted.append(Noted(step, time(), rate, landing, flag, host, batches, changed))
         self._left -= 1
+        spent = perf_counter() - began
+        self._phases.guard += spent
+        self._phases.last += spent
         return self._left > 0 and not changed
 
     def disarm(self) -> None:

@@ -23,7 +23,6 @@ from ..grad_scaler import note_skip
 from ..kernel_cost import EVERY as COST_EVERY
 from ..optimizer_guard import OptimizerGuard
 from ..step_records import StepRecords
-from ..stretch import Stretch
 
 
 class OptimizerHooks(EnginePart):
@@ -125,7 +124,8 @@ class OptimizerHooks(EnginePart):
         if stretch is not None and stretch.takes_closure(optimizer):
             guard = stretch.plan.guard
         else:
-            self._leave_stretch()
+            if stretch is not None:
+                self._leave_stretch()
             guard = self._closure_guard(optimizer)
         self._finite_loss.inside = True
         if "guard" in self.off:
@@ -143,7 +143,13 @@ class OptimizerHooks(EnginePart):
         """``optimizer.step`` has returned."""
         stretch = self._stretches.now
         if stretch is not None and stretch.armed is not None:
-            self._stretch_goes_on(stretch, optimizer)
+            self._watchers.swallowed.batches = 0
+            # Without the wrapper, which takes as long as what it calls.
+            try:
+                if not stretch.step_ends(optimizer, self._training.iteration):
+                    self._next_stretch(optimizer)
+            except Exception as error:
+                self.failed("stretch", error)
         # A step inside a compiled region was not opened: nothing of ours is traced there.
         elif self._open:
             self._conclude(optimizer)
@@ -160,11 +166,9 @@ class OptimizerHooks(EnginePart):
         self._records.close(guard, record, losses)
 
     @fail_open("stretch")
-    def _stretch_goes_on(self, stretch: Stretch, optimizer: Optimizer) -> None:
-        self._watchers.swallowed.batches = 0
-        if not stretch.step_ends(optimizer, self._training.iteration):
-            self._leave_stretch()
-            self._begin_stretch(optimizer)
+    def _next_stretch(self, optimizer: Optimizer) -> None:
+        self._leave_stretch()
+        self._begin_stretch(optimizer)
 
     def _begin_stretch(self, optimizer: Optimizer) -> None:
         plan = self._fast_paths.device.plans.of(optimizer)
