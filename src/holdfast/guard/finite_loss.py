@@ -150,12 +150,13 @@ class FiniteLoss:
         first: FrameType | None = frame
         while first is not None and kind_of(first.f_code.co_filename) == "torch":
             first = first.f_back
-        if first is not None:
-            code = first.f_code
-            if self._names.get((code.co_filename, code.co_firstlineno, first.f_lasti)) == []:
-                return []
-        hops = _hops(node)
-        return self._variables(hops, frame) if hops else []
+        if first is None:
+            return []
+        code = first.f_code
+        spot = code.co_filename, code.co_firstlineno, first.f_lasti
+        if self._names.get(spot) == [] or not (hops := _hops(node)):
+            return []
+        return self._variables(hops, first, spot)
 
     def returned(self, losses: Losses) -> None:
         """Backward has returned and freed its graph: write the loss.
@@ -268,19 +269,13 @@ class FiniteLoss:
             if inner is not None:
                 inner.data = torch.where(finite, inner.data, last)
 
-    def _variables(self, hops: Sequence[Hop], frame: FrameType) -> MadeOf:
+    def _variables(self, hops: Sequence[Hop], frame: FrameType, spot: Spot) -> MadeOf:
         """The script's variables from which the loss was made by numbers.
 
         The graph knows how a tensor was made, not who holds it. On a device this is asked in every
         step, so that the names are kept by line.
         """
-        first = _outside(frame, 1)
-        if not first:
-            return []
-        spot = _spot(first[0])
         names = self._names.get(spot)
-        if names is not None and not names:
-            return []
         # Only where they are looked at: to ask for the variables of a function copies them all.
         callers = _outside(frame, 1 + names[-1][0] if names else _CALLERS)
         if names is None:
