@@ -89,7 +89,7 @@ class DeviceFastPath:
         grads = self._gradients(plan, optimizer, losses)
         if grads is None or (scale is not None) != plan.scaled:
             return None
-        if early is not None and not early.fits(grads):
+        if early is not None and not (early.fits(grads) and plan.guard.buffers.at_rest()):
             return None
         loss_decides = decides() if early is None else early.loss_decides
         # Ranks decide another way, and a process group may appear at any time.
@@ -140,8 +140,8 @@ class DeviceFastPath:
         if found is None or self._writer.scaler.policy is not None:
             return None
         plan, optimizer = found
-        if self.plans.of(optimizer) is not plan or plan.guard.has_buffers:
-            return None  # buffers are looked at when the step begins
+        if self.plans.of(optimizer) is not plan or not plan.guard.buffers.at_rest():
+            return None  # those that change are looked at when the step begins
         grads = self._gradients(plan, optimizer, losses)
         if grads is None:
             return None

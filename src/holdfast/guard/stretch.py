@@ -63,7 +63,7 @@ class Noted(NamedTuple):
 
 
 class Stretch:
-    """Steps of one fused optimizer with the same number of losses each, without buffers.
+    """Steps of one fused optimizer with the same number of losses each; no buffer changes.
 
     Args:
         optimizer: whose steps they are.
@@ -194,6 +194,8 @@ class Stretch:
         if len(parameters) != len(plan.guard.positions):
             return False
         self._parameters = parameters
+        if plan.guard.buffers.known and not plan.guard.buffers.at_rest():
+            return False
         if self._comparability.may_skip is not self._trusted or ranks() > 1:
             return False
         scale = None if scaling.scaler is None else scaling.use()
@@ -255,6 +257,8 @@ class Stretch:
         if not plan.clips or self._early is not None or optimizer is None:
             return False
         if len(self.copies) != len(self._ready):
+            return False
+        if plan.guard.buffers.known and not plan.guard.buffers.at_rest():
             return False
         if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
             return False

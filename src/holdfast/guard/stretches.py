@@ -95,7 +95,7 @@ class Stretches:
         scaling = self._scaling
         return (
             plan.fused
-            and not guard.has_buffers
+            and guard.buffers.at_rest()
             and scaling.scaler is (scaling.last() if plan.scaled else None)
             and len(training.registry) == 1
             and writer.stepped == {guard.index}
