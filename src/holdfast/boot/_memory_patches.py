@@ -12,7 +12,6 @@ from torch import nn
 from torch._C._dynamo import eval_frame
 
 from ..actions import split_batch
-from ..diagnosis.memory.evaluation import OPEN
 from ..guard.engine import Engine
 from ._patch import Function, GetEngine, Patch
 
@@ -33,10 +32,9 @@ def _eval(engine_of: GetEngine, original: Function) -> Function:
 
 
 def _train(engine_of: GetEngine, original: Function) -> Function:
-    # Nothing but a look at a list: some loops call it in every step, for each module of a model.
     @functools.wraps(original)
     def train(self: Any, mode: bool = True) -> Any:
-        engine = engine_of() if OPEN and mode else None
+        engine = engine_of() if mode else None
         if engine is not None:
             engine.trains()
         return original(self, mode)
@@ -107,8 +105,10 @@ PATCHES = (
     ),
     Patch(
         target="torch.nn.Module.train",
-        why="an evaluation is over",
+        why="an evaluation is over; not there while none is, for some loops call it in every step, "
+        "and it is called for each module of a model",
         make=_train,
+        on_order="evaluation",
     ),
     Patch(
         target="torch.autograd.grad",

@@ -93,8 +93,24 @@ class _Jumps:
         return _Window(since, high, batches=2)
 
 
-OPEN: list[Evaluation] = []
-"""The one that is going on: looked at for every module of a model whose ``train`` is called."""
+_switch: tuple[Callable[[], None], Callable[[], None]] | None = None
+
+
+def offer(put_in: Callable[[], None], take_out: Callable[[], None]) -> None:
+    """Say how calls of ``train`` are told of; without this an evaluation ends with a step."""
+    global _switch
+    _switch = put_in, take_out
+
+
+def withdraw() -> None:
+    """They cannot be told of any more."""
+    global _switch
+    _switch = None
+
+
+def _leave_train_alone() -> None:
+    if _switch is not None:
+        _switch[1]()
 
 
 class Evaluation:
@@ -125,7 +141,8 @@ class Evaluation:
         self.ends()
         self._since = 0
         self._window = _Window(now())
-        OPEN.append(self)
+        if _switch is not None:
+            _switch[0]()
         self._follow(frame)
 
     def fetched(self) -> None:
@@ -174,10 +191,10 @@ class Evaluation:
     def ends(self) -> None:
         """``train()`` was called on a module."""
         window, self._window = self._window, None
-        OPEN.clear()
         changes = self._stop()
         if window is None:
             return
+        _leave_train_alone()
         window.high, window.changes = now(), changes
         if window.high == window.low:
             self._followed = _FOLLOWED  # done as it should be: no need to follow the next ones
@@ -202,8 +219,9 @@ class Evaluation:
 
     def _drop(self) -> None:
         self._stop()
-        self._window = None
-        OPEN.clear()
+        if self._window is not None:
+            self._window = None
+            _leave_train_alone()
 
     def _stop(self) -> list[Change]:
         watch, self._watch = self._watch, None
