@@ -89,7 +89,7 @@ class DeviceFastPath:
         grads = self._gradients(plan, optimizer, losses)
         if grads is None or (scale is not None) != plan.scaled:
             return None
-        if early is not None and not (early.fits(grads) and plan.guard.buffers.at_rest()):
+        if early is not None and not early.fits(grads):
             return None
         loss_decides = decides() if early is None else early.loss_decides
         # Ranks decide another way, and a process group may appear at any time.

@@ -194,7 +194,8 @@ class Stretch:
         if len(parameters) != len(plan.guard.positions):
             return False
         self._parameters = parameters
-        if plan.guard.buffers.known and not plan.guard.buffers.at_rest():
+        # Where the script clips this was asked then; of one that begins to move there is no copy.
+        if not plan.clips and plan.guard.buffers.known and not plan.guard.buffers.at_rest():
             return False
         if self._comparability.may_skip is not self._trusted or ranks() > 1:
             return False
