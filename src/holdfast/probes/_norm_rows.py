@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +84,23 @@ class Landing:
         self._words.fill(_PENDING)
         self._home.append(self)
         return values
+
+
+class Landings:
+    """Several of them that are read together."""
+
+    def __init__(self, landings: Sequence[Landing]) -> None:
+        self._landings = landings
+
+    @property
+    def complete(self) -> bool:
+        """Whether every number has arrived."""
+        # The last one is written last.
+        return self._landings[-1].complete and all(one.complete for one in self._landings)
+
+    def take(self) -> np.ndarray:
+        """The numbers, a row for each; the rows are free again."""
+        return np.stack([one.take() for one in self._landings])
 
 
 def landings(width: int) -> deque[Landing]:
