@@ -32,7 +32,9 @@ PARTS: dict[str, dict[str, str]] = {
         "guard.stretch.Stretch": "backward_begins backward_ended",
     },
     "scaler": {
-        "guard.engine.Engine": "scaled scaler_begins scaler_ends scaler_used scaler_updated"
+        "guard.hooks.scaler.ScalerHooks": (
+            "scaled scaler_begins scaler_ends scaler_used scaler_updated"
+        )
     },
     "norms": {
         "guard.hooks.clip.ClipHooks": "clip_begins clip_ends",
@@ -47,8 +49,9 @@ PARTS: dict[str, dict[str, str]] = {
     "phases": {"probes.timing.Phases": "mark add take take_host"},
     "row": {
         "guard.stretch.Stretch": "step_ends record",
-        "guard.stretch.Stretches": "begin end",
-        "guard.step_writer.StepWriter": "number close_step _arrived _write _put",
+        "guard.stretches.Stretches": "begin end",
+        "guard.stretch_rows.StretchRows": "close _arrived",
+        "guard.step_writer.StepWriter": "number close_step arrived _write put",
         "run.recorder.Table": "put put_array",
     },
     "look-outs": {

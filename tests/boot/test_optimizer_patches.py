@@ -183,7 +183,7 @@ def test_what_was_wrapped_before_us_is_called(spy: Spy, monkeypatch: pytest.Monk
     assert (spy.began, spy.ended) == (3, 3)
 
 
-def test_a_closure_and_a_schedule_go_as_ever(spy: Spy) -> None:
+def test_a_closure_and_a_schedule_go_as_ever(spy: Spy, wrapped: list[str]) -> None:
     weights, optimizer = make("SGD")
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
 
@@ -193,12 +193,15 @@ def test_a_closure_and_a_schedule_go_as_ever(spy: Spy) -> None:
         loss.backward()
         return loss.item()
 
-    assert optimizer.step(closure) > 0
+    assert optimizer.step(closure) > optimizer.step(closure=closure) > 0
+    assert optimizer.step(None) is None
+    assert (spy.began, spy.ended) == (3, 3)
+    assert not wrapped and torch.is_grad_enabled()
     schedule.step()
     train(weights, optimizer, steps=1)
     schedule.step()
     assert optimizer.param_groups[0]["lr"] == 0.025
-    assert (spy.began, spy.ended) == (2, 2)
+    assert (spy.began, spy.ended) == (4, 4)
 
 
 def test_a_differentiable_step_records_its_graph(spy: Spy) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from holdfast.boot import patches
+from holdfast.diagnosis.memory.evaluation import Evaluation
 
 
 def targets() -> list[str]:
@@ -39,6 +42,20 @@ def test_all_go_in_and_come_out_again() -> None:
     finally:
         patches.uninstall()
     assert {t: standing(t) for t in targets()} == before
+
+
+def test_train_is_torchs_own_while_nothing_is_evaluated() -> None:
+    own, evaluation = nn.Module.train, Evaluation(lambda *_: None)
+    patches.install(lambda: None)
+    try:
+        for ends in (evaluation.ends, evaluation.differentiates, patches.uninstall):
+            assert nn.Module.train is own
+            evaluation.begins(sys._getframe())
+            assert nn.Module.train is not own
+            ends()
+        assert nn.Module.train is own
+    finally:
+        patches.uninstall()
 
 
 def test_aliases_are_the_same_function() -> None:

@@ -9,11 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from holdfast.guard import finite_loss
 from holdfast.guard.device_fast_path import DeviceFastPath
-from holdfast.guard.stretch import Stretch, Stretches
+from holdfast.guard.stretch import Stretch
+from holdfast.guard.stretches import Stretches
 from holdfast.probes.timing import COLUMNS as TIMES
 
 from ..guard.conftest import MakeEngine, MemoryRecorder, make_engine
+from ..guard.trainers import Accelerated, Closing, Trainer
 
 __all__ = ["make_engine"]
 pytestmark = [
@@ -49,9 +52,10 @@ class Loop:
         scaler = scaler if "scaled" in self.kind else torch.amp.GradScaler("cuda", enabled=False)
         read: list[Tensor] = []
         for step in range(150):
-            loss = self.model(self.batch(step)).square().mean()
-            scaler.scale(loss).backward()
-            read.append(loss.detach())
+            for part in range(3 if "accumulated" in self.kind else 1):
+                loss = self.model(self.batch(step + 1000 * part)).square().mean()
+                scaler.scale(loss).backward()
+                read.append(loss.detach())
             if "clipped" in self.kind:
                 scaler.unscale_(self.optimizer)
                 nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
@@ -104,7 +108,13 @@ def test_both_ways_are_one(
     compare((short, here), (long, there), _OTHER)
 
 
-@pytest.mark.parametrize("kind", ["plain", "clipped"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("plain", "clipped", "scaled", "scaled and clipped"),
+        *("accumulated", "scaled, clipped, accumulated"),
+    ],
+)
 def test_a_stretch_changes_nothing_but_when_rows_are_written(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -121,6 +131,52 @@ def test_a_stretch_changes_nothing_but_when_rows_are_written(
     monkeypatch.setattr(Stretches, "begin", lambda *_: None)
     long = trained(make_engine, kind, False, waits=False)
     compare(short, long, _OTHER | {"param_bad", "param_layer"})
+
+
+class ByTrainer(Loop):
+    """The same by a trainer; what it reads is what its root was made of."""
+
+    def __init__(self, kind: Trainer) -> None:
+        super().__init__("", norm=False)
+        self.trainer = kind(self.model)
+        self.optimizer = self.trainer.optimizer
+
+    def run(self, after_step: Callable[[], None]) -> None:
+        read: list[Tensor] = []
+        for loss in self.trainer.steps(map(self.batch, range(150)), lambda step: None):
+            read.append(loss)
+            after_step()
+        # Those of a closure are its own.
+        self.read = torch.stack(read).nan_to_num(-1.0).tolist()
+
+
+@pytest.mark.parametrize("kind", [Accelerated, Closing])
+def test_the_steps_of_trainers_are_the_same(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, kind: Trainer
+) -> None:
+    own: list[bool] = []
+    original = Stretch.step_begins
+
+    def counted(self: Stretch, optimizer: object) -> bool:
+        own.append(original(self, optimizer))
+        return own[-1]
+
+    monkeypatch.setattr(Stretch, "step_begins", counted)
+    ways: list[tuple[MemoryRecorder, Loop]] = []
+    for _ in ("stretch", "fast path", "losses without a kernel"):
+        engine, loop = make_engine(budget=1.0, explain=False), ByTrainer(kind)
+        loop.run(lambda: None)
+        engine.close()
+        assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+        ways.append((engine.memory, loop))  # type: ignore[attr-defined]
+        if len(ways) == 1:
+            assert sum(own) > 30
+            monkeypatch.setattr(Stretches, "begin", lambda *_: None)
+        else:
+            monkeypatch.setattr(finite_loss, "writer_for", lambda loss: None)
+    for way in ways[1:]:
+        compare(ways[0], way, _OTHER | {"param_bad", "param_layer"})
+    assert (min(ways[0][1].read) >= 0.0) == (kind is Accelerated)
 
 
 def compare(

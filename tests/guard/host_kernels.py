@@ -16,6 +16,7 @@ from holdfast.actions import _loss_kernel
 from holdfast.guard import fail_open, finite_loss, stretch
 from holdfast.probes import _device_baseline, _norm_kernel, gradients, timing
 from holdfast.probes._device_baseline import ANSWERS, HEAD, Question, Terms
+from holdfast.probes._norm_kernel import SCALER
 from holdfast.probes.baseline import ALONE, CLIP, OF_LOSS, TOGETHER, WINDOW
 
 _LIMITS = len([*ALONE, *TOGETHER, *OF_LOSS, *CLIP]) + 3
@@ -49,11 +50,13 @@ def _measure(
     # The last arguments of a compiled kernel stand without their names.
     names = ("DTYPE", "DECIDES", "HAS_LOSS", "JUDGED", "SCALED")
     constants = constants or dict(zip(names, rest[2:], strict=False))
-    assert not constants["SCALED"] and buffers_at == blocks
+    scaled = constants["SCALED"]
+    assert buffers_at == blocks
     owners = _array(owner, blocks, ctypes.c_int64)
     tensors = int(owners[-1]) + 1
     places, counts = (_array(a, tensors, ctypes.c_int64) for a in (addresses, sizes))
     width = blocks + (1 + ANSWERS if constants["JUDGED"] else constants["HAS_LOSS"])
+    width += SCALER if scaled else 0
     out, raised = _array(row, width, ctypes.c_double), _array(flag, 1, ctypes.c_float)
     for i in range(tensors):  # all of them are smaller than a block
         values = _array(int(places[i]), int(counts[i]), ctypes.c_float).astype(np.float64)
@@ -66,25 +69,34 @@ def _measure(
         if constants["DECIDES"] and not math.isfinite(value):
             raised[0] = 1.0
     if constants["JUDGED"]:
-        warmup, *told = _array(terms, _LIMITS + 6, ctypes.c_double)[_LIMITS:].tolist()
+        warmup, *told = _array(terms, _LIMITS + 7, ctypes.c_double)[_LIMITS:].tolist()
         flags = [bool(one) for one in told[:4]]
         asked = Terms(int(warmup), *flags, told[4])  # pyright: ignore[reportCallIssue]
         known = torch.from_numpy(_array(state, HEAD + 2 * WINDOW, ctypes.c_double))
         square, at = torch.tensor(out[:blocks].sum()), torch.from_numpy(raised)
         seen = torch.tensor(value) if constants["HAS_LOSS"] else None
-        answer = _device_baseline.judge(Question(known, asked), square, seen, at).numpy()
-        out[blocks + 1 :] = answer
+        by = torch.tensor(_array(scale, 1, ctypes.c_float)[0]) if told[5] else None
+        answer = _device_baseline.judge(Question(known, asked, by), square, seen, at).numpy()
+        out[blocks + 1 : blocks + 1 + ANSWERS] = answer
         _array(factor, 2, ctypes.c_float)[:] = answer[5], answer[4]
+    if scaled:
+        theirs, united = (_array(a, 1, ctypes.c_float) for a in rest[:2])
+        out[-SCALER:] = _array(scale, 1, ctypes.c_float)[0], theirs[0]
+        united[0] = 1.0 if theirs[0] > 0 else raised[0]
     return "compiled"
 
 
-def _write(loss: Any, last: Any, copy: Any, **_: Any) -> str:
-    value, known, kept = (_array(a, 1, ctypes.c_float) for a in (loss, last, copy))
+def _write(
+    loss: Any, last: Any, copy: Any, part: Any, times: float, has: bool = False, **about: Any
+) -> str:
+    value, known, kept, inner = (_array(a, 1, ctypes.c_float) for a in (loss, last, copy, part))
     kept[0] = value[0]
     if math.isfinite(value[0]):
         known[0] = value[0]
     elif math.isfinite(known[0]):
         value[0] = known[0]
+        if has or about.get("HAS_PART"):
+            inner[0] = known[0] * times
     return "compiled"
 
 
@@ -143,3 +155,4 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     put(fail_open, "stream_of", lambda device: 0)
     put(finite_loss, "current_device", lambda: -1)  # also where there is a GPU
     put(stretch, "current_device", lambda: -1)
+    put(stretch, "stream_of", lambda device: 0)

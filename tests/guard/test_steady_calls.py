@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -21,6 +22,7 @@ import holdfast
 
 from . import host_kernels
 from .conftest import MakeEngine
+from .trainers import Accelerated, Closing, Trainer
 
 # What comes with time, snapshots and checkpoints, is not part of every step.
 OURS = tuple(
@@ -30,23 +32,49 @@ OURS = tuple(
 SETTLED = 130
 
 
-def loop(steps: int, clip: bool, each: Callable[[], None]) -> None:
+def loop(kind: str, steps: int, each: Callable[[], None]) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    data = torch.randn(steps, 4, 8, generator=torch.Generator().manual_seed(1))
-    for x in DataLoader(data, batch_size=None):  # type: ignore[arg-type]
-        model(x).square().mean().backward()
-        if clip:
+    passes = 4 if "accumulated" in kind else 1
+    data = torch.randn(steps * passes, 4, 8, generator=torch.Generator().manual_seed(1))
+    scaler = torch.amp.GradScaler("cpu", enabled="scaled" in kind)
+    for turn, x in enumerate(DataLoader(data, batch_size=None), 1):  # type: ignore[arg-type]
+        loss = model(x).square().mean() / passes
+        scaler.scale(loss).backward()
+        if turn % passes:
+            continue
+        if "clipped" in kind:
+            scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad()
         each()
 
 
+def by_trainer(kind: Trainer, steps: int, each: Callable[[], None]) -> None:
+    trainer = kind(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)))
+    data = torch.randn(steps, 4, 8, generator=torch.Generator().manual_seed(1))
+    for _ in trainer.steps(DataLoader(data, batch_size=None), lambda step: None):  # type: ignore[arg-type]
+        each()
+
+
 # With room for a few more than it needs. Most steps lie inside a stretch.
-@pytest.mark.parametrize(("clip", "most"), [(False, 70), (True, 82)])
+@pytest.mark.parametrize(
+    ("train", "most"),
+    [
+        (partial(loop, "plain"), 72),
+        (partial(loop, "scaled and clipped, accumulated"), 185),
+        (partial(by_trainer, Accelerated), 100),
+        (partial(by_trainer, Closing), 72),
+    ],
+    ids=["loop", "scaled", "accelerated", "closing"],
+)
 def test_a_steady_step_on_a_device_makes_few_calls(
-    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, clip: bool, most: int
+    make_engine: MakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    train: Callable[..., None],
+    most: int,
 ) -> None:
     host_kernels.install(monkeypatch)
     engine = make_engine(device_path=True)
@@ -66,7 +94,7 @@ def test_a_steady_step_on_a_device_makes_few_calls(
 
     before = sys.getprofile()
     try:
-        loop(SETTLED + 60, clip, each)
+        train(steps=SETTLED + 60, each=each)
     finally:
         sys.setprofile(before)
     assert not engine.off

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from holdfast.guard.engine import Engine
-from holdfast.guard.stretch import Stretch, Stretches
+from holdfast.guard.stretch import Stretch
+from holdfast.guard.stretches import Stretches
 from holdfast.probes.timing import COLUMNS as TIMES
 
 from . import host_kernels
 from .conftest import MakeEngine, MemoryRecorder
+from .trainers import Accelerated, Closing, Trainer
 
 _OTHER = {*TIMES, "time", "guard", "guard_device", "guard_hidden", "rss"}
 STEPS = 140
@@ -95,12 +97,104 @@ def fails_inside(loop: Loop, step: int) -> None:
 
 
 def another_optimizer(loop: Loop, step: int) -> None:
-    if step == 75:
+    if step == 110:
         torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
-def trained(engine: Engine, besides: Callable[[Loop, int], None]) -> Ended:
-    loop = Loop()
+class Scaled(Loop):
+    """The same with a GradScaler, which grows now and then and is too high in two steps.
+
+    From some step on there are two batches to a step.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=9)
+
+    def run(self, besides: Callable[[Loop, int], None]) -> None:
+        for step in range(STEPS):
+            if step > 110:
+                before = self.loss(2000 + step)
+                self.scaler.scale(before).backward()
+            loss = self.loss(step)
+            self.scaler.scale(loss / 1 if step % 31 == 3 else loss).backward()
+            self.read.append(loss.item())
+            besides(self, step)
+            self.scaler.step(self.optimizer)
+            # Far too high in two steps: no gradient is finite with it, while the loss is.
+            told = {47: torch.inf, 48: 512.0, 105: torch.inf, 106: 512.0}
+            self.scaler.update(told.get(step))
+            self.optimizer.zero_grad()
+
+
+class Accumulated(Loop):
+    """The same with three batches to a step, from a loader."""
+
+    def run(self, besides: Callable[[Loop, int], None]) -> None:
+        data = [batch(2000 + n if n % 3 else n // 3) for n in range(3 * STEPS)]
+        for n, x in enumerate(DataLoader(data, batch_size=None)):  # type: ignore[arg-type]
+            loss = self.model(x).square().mean() / 3
+            loss.backward()
+            self.read.append(loss.item())
+            if n % 3 == 2:
+                besides(self, n // 3)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+
+
+def unscales(loop: Loop, step: int) -> None:
+    assert isinstance(loop, Scaled)
+    loop.scaler.unscale_(loop.optimizer)
+
+
+def unscales_later(loop: Loop, step: int) -> None:
+    """At first the optimizer is told the scale, then not."""
+    if step > 70:
+        unscales(loop, step)
+
+
+def unscales_and_clips(loop: Loop, step: int) -> None:
+    unscales(loop, step)
+    always_clips(loop, step)
+
+
+def unscales_now_and_then(loop: Loop, step: int) -> None:
+    if step % 13 == 5:
+        unscales(loop, step)
+
+
+def scaler_skips(loop: Loop, step: int) -> None:
+    """The optimizer is none that is told: the scaler itself does not call its step."""
+    vars(loop.optimizer)["_step_supports_amp_scaling"] = step not in (61, 81, 97)
+
+
+def another_scaler(loop: Loop, step: int) -> None:
+    assert isinstance(loop, Scaled)
+    if step == 75:
+        state, loop.scaler = loop.scaler.state_dict(), torch.amp.GradScaler("cpu")
+        loop.scaler.load_state_dict(state)
+        loop.optimizer.zero_grad()
+        loop.scaler.scale(loop.loss(step)).backward()
+
+
+def without_the_scaler(loop: Loop, step: int) -> None:
+    if step % 17 == 11:
+        loop.optimizer.step()
+
+
+def with_a_closure(loop: Loop, step: int) -> None:
+    if step % 19 == 7:
+        loop.optimizer.step(lambda: loop.loss(step))
+
+
+def much_scaled(loop: Loop, step: int) -> None:
+    for besides in (drops_a_gradient, reloads, schedules, another_optimizer, with_a_closure):
+        besides(loop, step)
+    for besides in (unscales_now_and_then, scaler_skips, another_scaler, without_the_scaler):
+        besides(loop, step)
+
+
+def trained(engine: Engine, loop: Loop, besides: Callable[[Loop, int], None]) -> Ended:
     loop.run(besides)
     assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
     assert not {"found_inf", "grad_scale"} & loop.optimizer.__dict__.keys()
@@ -126,6 +220,8 @@ def stepped(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def much(loop: Loop, step: int) -> None:
     for besides in (accumulates, drops_a_gradient, steps_twice, reloads, schedules, fails_inside):
         besides(loop, step)
+    for besides in (clips, another_optimizer, with_a_closure):
+        besides(loop, step)
 
 
 def always_clips(loop: Loop, step: int) -> None:
@@ -136,33 +232,142 @@ def always_clips(loop: Loop, step: int) -> None:
         nn.utils.clip_grad_norm_(loop.model.parameters(), 0.005)
 
 
-def joins(loop: Loop, step: int) -> None:
-    for besides in (clips, another_optimizer):
+def accumulates_and_clips(loop: Loop, step: int) -> None:
+    for besides in (accumulates, always_clips, schedules):
         besides(loop, step)
 
 
 @pytest.mark.parametrize(
-    ("besides", "own"), [(nothing, 60), (much, 20), (joins, 10), (always_clips, 20)]
+    ("kind", "besides", "own"),
+    [
+        (Loop, nothing, 60),
+        (Loop, much, 20),
+        (Scaled, unscales_later, 60),
+        (Scaled, unscales_and_clips, 20),
+        (Scaled, much_scaled, 20),
+        (Accumulated, accumulates_and_clips, 20),
+    ],
 )
 def test_a_stretch_changes_nothing_but_when_rows_are_written(
     make_engine: MakeEngine,
     monkeypatch: pytest.MonkeyPatch,
     stepped: list[bool],
+    kind: type[Loop],
     besides: Callable[[Loop, int], None],
     own: int,
 ) -> None:
-    short = trained(make_engine(device_path=True, budget=1.0, explain=False), besides)
+    short = trained(make_engine(device_path=True, budget=1.0, explain=False), kind(), besides)
     assert sum(stepped) > own
     monkeypatch.setattr(Stretches, "begin", lambda *_: None)
-    long = trained(make_engine(device_path=True, budget=1.0, explain=False), besides)
+    long = trained(make_engine(device_path=True, budget=1.0, explain=False), kind(), besides)
     assert all(map(torch.equal, short[1].values(), long[1].values()))
     assert short[2] == long[2] and np.isfinite(short[2]).all()
-    rows, others = short[0].rows(), long[0].rows()
+    same_rows(short[0], long[0])
+    skipped = short[0].rows()["scaler_skipped"]
+    assert (skipped == 1).sum() == (5 if kind is Scaled else 0)
+
+
+def same_rows(one: MemoryRecorder, other: MemoryRecorder) -> None:
+    assert one.batches == other.batches
+    rows, others = one.rows(), other.rows()
     assert rows["loss_bad"].sum() == 3
     for column in rows.dtype.names or ():
         # The weights are looked at from the step on in which a bad one is known.
         if column not in _OTHER | {"param_bad", "param_layer"}:
             np.testing.assert_array_equal(rows[column], others[column], err_msg=column)
+
+
+class Batches(Dataset[Tensor]):
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, step: int) -> Tensor:
+        if step == STEPS:
+            raise IndexError
+        return batch(step)
+
+
+def by_trainer(engine: Engine, kind: Trainer, besides: Callable[[nn.Module, int], None]) -> Ended:
+    model = Loop().model
+    model.register_buffer("table", torch.ones(3))
+    trainer = kind(model)
+    loader = DataLoader(Batches(), batch_size=None)
+    steps = trainer.steps(loader, lambda step: besides(trainer.model, step))
+    read = [loss.item() for loss in steps]
+    assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+    assert not {"found_inf", "grad_scale"} & trainer.optimizer.__dict__.keys()
+    engine.close()
+    return engine.memory, trainer.model.state_dict(), read  # type: ignore[attr-defined]
+
+
+def as_ever(model: nn.Module, step: int) -> None: ...
+
+
+def clips_later(model: nn.Module, step: int) -> None:
+    if step == 73:  # one pass more
+        model(batch(1000)).square().mean().backward()
+    if step > 95:  # from here on it changes with every step, of which a bad one is taken back
+        model.get_buffer("table").add_(1.0)
+    if step > 80:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+
+
+class Changing(Closing):
+    """Now and then gradients are made before the step, all of them or some."""
+
+    def step(self, closure: Callable[[], Tensor], step: int) -> Tensor:
+        if step % 37 == 23:  # also a bad one
+            read = closure()
+            self.optimizer.step()
+            return read
+        if step == 125:  # with two passes a step cannot be skipped, nor any after it
+            with pytest.raises(KeyError):
+                super().step(lambda: {}[closure()], step)
+        return super().step(closure, step)
+
+
+@pytest.mark.parametrize(
+    ("kind", "besides", "own"),
+    [(Accelerated, as_ever, 60), (Changing, clips_later, 40)],
+)
+def test_the_steps_of_trainers_are_the_same(
+    make_engine: MakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    stepped: list[bool],
+    kind: Trainer,
+    besides: Callable[[nn.Module, int], None],
+    own: int,
+) -> None:
+    short = by_trainer(make_engine(device_path=True, budget=1.0, explain=False), kind, besides)
+    assert sum(stepped) > own
+    monkeypatch.setattr(Stretches, "begin", lambda *_: None)
+    long = by_trainer(make_engine(device_path=True, budget=1.0, explain=False), kind, besides)
+    assert all(map(torch.equal, short[1].values(), long[1].values()))
+    np.testing.assert_array_equal(short[2], long[2])
+    assert short[1]["table"].tolist() == [1.0 if kind is Accelerated else float(STEPS - 95)] * 3
+    same_rows(short[0], long[0])
+    if kind is Accelerated:  # the variable that its root was made of reads as the last finite one
+        assert np.isfinite(short[2]).all()
+        assert short[2][60] == short[2][61] == pytest.approx(short[2][59])
+        rows = short[0].rows()
+        assert (rows["grad_norm"][:50] > 0.02).all()  # from before clipping, in whatever order
+
+
+def test_an_optimizer_that_is_freed_meanwhile_ends_nothing(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, stepped: list[bool]
+) -> None:
+    strays = [torch.optim.SGD([nn.Parameter(torch.zeros(1))]) for _ in range(8)]
+    engine = make_engine(device_path=True, budget=1.0, explain=False)
+    launch = Stretch._launch
+
+    def frees(self: Stretch, found: Tensor | None) -> object:
+        if strays:
+            strays.pop()
+        return launch(self, found)
+
+    monkeypatch.setattr(Stretch, "_launch", frees)
+    memory, _, _ = trained(engine, Loop(), nothing)
+    assert not strays and len(memory.rows()) == STEPS
 
 
 def test_batches_belong_to_their_steps(make_engine: MakeEngine, stepped: list[bool]) -> None:

@@ -2,7 +2,9 @@
 
 ``torch.where`` and its comparison are three launches and as many tensors, in every step. This
 kernel copies the loss for the record, then either remembers it or writes the remembered one in its
-place. Nothing is compared on the host, and the version of the loss stays as it is.
+place. Nothing is compared on the host, and the version of the loss stays as it is. Where backward
+was called on what a number has made of the loss, ``loss / 4``, the script's own variable is written
+along.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from ..probes._launch import launcher
 _COPIES = 64
 _ALONE = (1, 1, 1)
 
+Part = tuple[Tensor, float]
+"""A variable that the loss was made of by numbers, and how many times the loss it is."""
+
 
 class LossWriter:
     """Writes losses of one dtype on one device."""
@@ -27,19 +32,26 @@ class LossWriter:
     def __init__(self, like: Tensor) -> None:
         self._dtype, self._device = like.dtype, like.device
         self._copies: list[Tensor] = []
-        self._launcher: Callable[..., object] | None = None
+        # Without and with a part.
+        self._launchers: list[Callable[..., object] | None] = [None, None]
 
-    def write(self, loss: Tensor, last: Tensor) -> Tensor:
+    def write(self, loss: Tensor, last: Tensor, part: Part | None = None) -> Tensor:
         """The loss as it was; afterwards both hold the last finite one, if there was any."""
         if not self._copies:
             room = torch.empty(_COPIES, dtype=self._dtype, device=self._device)
             self._copies = list(room.unbind())
         copy = self._copies.pop()
-        if self._launcher is not None:
-            self._launcher(loss.data_ptr(), last.data_ptr(), copy.data_ptr())
+        has_part = part is not None
+        inner, times = (loss, 1.0) if part is None else part
+        start = self._launchers[has_part]
+        if start is not None:
+            at = loss.data_ptr()
+            of_part = inner.data_ptr() if has_part else at
+            start(at, last.data_ptr(), copy.data_ptr(), of_part, times, has_part)
         else:
-            compiled = _kernel()[_ALONE](loss, last, copy, num_warps=1)
-            self._launcher = launcher(compiled, _ALONE)
+            about = loss, last, copy, inner, times
+            compiled = _kernel()[_ALONE](*about, HAS_PART=has_part, num_warps=1)
+            self._launchers[has_part] = launcher(compiled, _ALONE)
         return copy
 
 
@@ -61,7 +73,7 @@ def _kernel() -> Any:
         return None
 
     @triton.jit
-    def write(loss, last, copy):
+    def write(loss, last, copy, part, times, HAS_PART: tl.constexpr):
         value = tl.load(loss)
         known = tl.load(last)
         tl.store(copy, value)
@@ -69,5 +81,7 @@ def _kernel() -> Any:
             tl.store(last, value)
         elif tl.abs(known.to(tl.float64)) < float("inf"):
             tl.store(loss, known)
+            if HAS_PART:
+                tl.store(part, (known.to(tl.float64) * times).to(known.dtype))
 
     return write

@@ -74,6 +74,16 @@ class BufferKeeper:
         if self._trials or self._moving.intersection(self._still):
             self._end_trials()
 
+    def at_rest(self) -> bool:
+        """Whether none of them moves, nor was written or replaced since the last look."""
+        if self._moving or self._trials:
+            return False
+        for i, buffer in enumerate(self.buffers):
+            tensor = buffer.tensor
+            if tensor is None or _version(tensor) != self._versions[i]:
+                return False
+        return True
+
     def accept(self) -> None:
         """What was changed since the step was meant: it is what a skipped step goes back to."""
         tensors = [buffer.tensor for buffer in self.buffers]

@@ -105,8 +105,10 @@ PATCHES = (
     ),
     Patch(
         target="torch.nn.Module.train",
-        why="an evaluation is over",
+        why="an evaluation is over; not there while none is, for some loops call it in every step, "
+        "and it is called for each module of a model",
         make=_train,
+        on_order="evaluation",
     ),
     Patch(
         target="torch.autograd.grad",

@@ -22,6 +22,8 @@ from ._patch import Function, GetEngine, Patch
 _WRAPPERS = ("torch.optim.optimizer", "torch.utils._contextlib")
 """Where torch defines what it wraps around a step: hooks, and the switch of gradient recording."""
 
+_CLOSURE = {"closure"}
+
 _profiling = torch.autograd._profiler_enabled
 _compiling = torch.compiler.is_compiling
 _record = torch._C._set_grad_enabled
@@ -47,8 +49,8 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
             or engine is None
             or not engine.may_rewrite
             or outermost is not step
-            or args
-            or kwargs
+            or len(args) > 1
+            or not kwargs.keys() <= _CLOSURE
             or len(before) != 1
             or len(after) != 1
             or self._optimizer_step_pre_hooks
@@ -59,12 +61,14 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
             # A subclass that calls this through super() has had the hooks called already.
             inner = getattr(outermost, "__code__", None) is wrapper
             return (original if inner else hooked)(self, *args, **kwargs)
-        engine.step_begins(self, (self,), kwargs)
+        # Wrappers of optimizers hand on the closure that they were not given.
+        given = (self, *args) if args and args[0] is not None else (self,)
+        given, kwargs = engine.step_begins(self, given, kwargs) or (given, kwargs)
         # ``torch.no_grad``, without the objects it makes.
         recording = torch.is_grad_enabled()
         _record(False)
         try:
-            result = arithmetic(self)
+            result = arithmetic(*given, **kwargs)
         finally:
             _record(recording)
         self._optimizer_step_code()

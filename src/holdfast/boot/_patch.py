@@ -25,7 +25,7 @@ class Patch:
     make: Callable[[GetEngine, Any], Function]
     aliases: tuple[str, ...] = ()
     when: Callable[[], bool] = _always
-    on_order: bool = False
-    """Installed only while a measurement needs it."""
+    on_order: str = ""
+    """Installed only while a measurement needs it: which one."""
     adds: bool = False
     """The target is a method that torch does not have."""

@@ -68,7 +68,7 @@ PATCHES = (
             target=f"torch.Tensor.{name}",
             why="which lines read tensor values, how often and for how long",
             make=_read,
-            on_order=True,
+            on_order="reads",
         )
         for name in _TENSOR
     ),
@@ -89,6 +89,6 @@ PATCHES = (
         target="torch.cuda.synchronize",
         why="which lines wait for the device",
         make=_read,
-        on_order=True,
+        on_order="reads",
     ),
 )

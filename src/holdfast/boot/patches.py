@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
 )
 
 from ..actions import replace_sample, split_batch
+from ..diagnosis.memory import evaluation
 from ..diagnosis.throughput import host_reads
 from ..guard.finite_loss import frees_graph
 from . import (
@@ -288,7 +289,8 @@ TABLE = (
 )
 
 _undo: list[Callable[[], None]] = []
-_undo_order: list[Callable[[], None]] = []
+_ON_ORDER = {"reads": host_reads, "evaluation": evaluation}
+_undo_order: dict[str, list[Callable[[], None]]] = {what: [] for what in _ON_ORDER}
 _undo_indices: list[Callable[[], None]] = []
 
 
@@ -299,7 +301,11 @@ def install(engine_of: GetEngine) -> None:
     for patch in TABLE:
         if patch.when() and not patch.on_order:
             _replace(patch, engine_of, _undo)
-    host_reads.offer(functools.partial(_put_in_order, engine_of), _take_out_order)
+    for what, measurement in _ON_ORDER.items():
+        measurement.offer(
+            functools.partial(_put_in_order, what, engine_of),
+            functools.partial(_take_out_order, what),
+        )
     split_batch.offer(functools.partial(_hook_calls, engine_of))
     replace_sample.offer(fetch_in_worker)
 
@@ -318,10 +324,11 @@ def install(engine_of: GetEngine) -> None:
 
 def uninstall() -> None:
     """Remove every patch, last one first."""
-    host_reads.withdraw()
+    for what, measurement in _ON_ORDER.items():
+        measurement.withdraw()
+        _take_out_order(what)
     split_batch.withdraw()
     replace_sample.offer(None)
-    _take_out_order()
     while _undo:
         _undo.pop()()
 
@@ -379,15 +386,16 @@ def fetch_in_worker() -> None:
         _replace(_loader_patches.FETCHER, lambda: None, _undo)
 
 
-def _put_in_order(engine_of: GetEngine) -> None:
-    for patch in TABLE:
-        if patch.on_order and patch.when():
-            _replace(patch, engine_of, _undo_order)
+def _put_in_order(what: str, engine_of: GetEngine) -> None:
+    if not _undo_order[what]:
+        for patch in TABLE:
+            if patch.on_order == what and patch.when():
+                _replace(patch, engine_of, _undo_order[what])
 
 
-def _take_out_order() -> None:
-    while _undo_order:
-        _undo_order.pop()()
+def _take_out_order(what: str) -> None:
+    while _undo_order[what]:
+        _undo_order[what].pop()()
 
 
 def _hook_calls(engine_of: GetEngine, kind: type[torch.nn.Module]) -> None:

@@ -49,6 +49,8 @@ class DevicePlan(Plan):
     device: torch.device
     fused: bool
     scaled: bool
+    still_scaled: bool
+    """Whether gradients still carry the scale of a scaler when the step begins."""
 
 
 class DeviceFastPath:
@@ -102,6 +104,7 @@ class DeviceFastPath:
         record.layers, record.positions, record.planned = len(grads), guard.positions, True
         record.losses_decide = loss_decides
         scaler = None if scale is None else guard.told(optimizer, record, scale)
+        plan.still_scaled = record.still_scaled
         if early is not None and early.on_device is not None:
             early.used = record.clipped = True
             measured = early.on_device
@@ -137,8 +140,8 @@ class DeviceFastPath:
         if found is None or self._writer.scaler.policy is not None:
             return None
         plan, optimizer = found
-        if self.plans.of(optimizer) is not plan or plan.guard.has_buffers:
-            return None  # buffers are looked at when the step begins
+        if self.plans.of(optimizer) is not plan or not plan.guard.buffers.at_rest():
+            return None  # those that change are looked at when the step begins
         grads = self._gradients(plan, optimizer, losses)
         if grads is None:
             return None
@@ -212,5 +215,6 @@ class DeviceFastPath:
             device,
             switch_to_fused.is_fused(optimizer),
             record.scaled,
+            record.still_scaled,
         )
         self.plans.keep(optimizer, plan, clipped=record.clipped and not record.still_scaled)

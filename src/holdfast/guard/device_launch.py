@@ -52,8 +52,7 @@ class DeviceLaunch:
         which: Sequence[int] = ()
         buffers: list[Tensor] = []
         extras: list[Tensor] = []
-        has_buffers = bool(self._buffers.known)
-        if has_buffers:
+        if self._buffers.known:
             self._buffers.look()
             which, buffers = self._buffers.to_measure(device)
             if buffers and not meter.can_take(buffers, grads[0].dtype):
@@ -71,7 +70,7 @@ class DeviceLaunch:
             loss: Tensor | None = values[0]
         else:
             loss = losses.on_device(device)
-        if not has_buffers and loss is not None and asked is not None:
+        if not which and loss is not None and asked is not None:
             again = meter.again(grads, loss, loss_decides=decides, asked=asked, scaler=scaler)
             if again is not None:
                 return again, which

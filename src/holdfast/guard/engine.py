@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -33,9 +33,37 @@ from .hooks.end import EndHooks
 from .hooks.loader import LoaderHooks
 from .hooks.memory import MemoryHooks
 from .hooks.optimizer import OptimizerHooks
+from .hooks.scaler import ScalerHooks
 from .last_words import LastWords
 
 __all__ = ["Engine", "Piece"]
+
+
+class _Hooks(NamedTuple):
+    """What the engine does, by kind of event."""
+
+    backward: BackwardHooks
+    loader: LoaderHooks
+    clip: ClipHooks
+    optimizers: OptimizerHooks
+    scaler: ScalerHooks
+    memory: MemoryHooks
+    end: EndHooks
+
+    @classmethod
+    def of(cls, state: EngineState) -> _Hooks:
+        backward = BackwardHooks(state)
+        leave = backward.leave_stretch
+        optimizers = OptimizerHooks(state, leave)
+        return cls(
+            backward,
+            LoaderHooks(state, leave),
+            ClipHooks(state, leave),
+            optimizers,
+            ScalerHooks(state, leave, optimizers.skipped_by),
+            MemoryHooks(state, leave),
+            EndHooks(state, leave, lambda: optimizers.busy),
+        )
 
 
 class Engine(EnginePart):
@@ -53,24 +81,25 @@ class Engine(EnginePart):
         def begin() -> Recorder:
             state.recovery.checkpoints.script.check_own(settings.restart.own)
             recorder = open_recorder()
-            state.last_state.watch_signals(self._end)
+            state.last_state.watch_signals(self._hooks.end)
             return recorder
 
         self.state = state = EngineState(settings, begin)
         super().__init__(state)
-        self._backward = backward = BackwardHooks(state)
-        self._loader = loader = LoaderHooks(state, backward.leave_stretch)
-        self._optimizers = optimizers = OptimizerHooks(state, backward.leave_stretch)
-        self._memory = MemoryHooks(state, backward.leave_stretch)
-        self._end = EndHooks(state, backward.leave_stretch, lambda: optimizers.busy)
-        clip = ClipHooks(state, backward.leave_stretch)
+        self._hooks = hooks = _Hooks.of(state)
         # The hooks of every step: as they are, for a call in between takes its time.
+        loader, backward, clip = hooks.loader, hooks.backward, hooks.clip
         self.drew, self.fetch_begins = loader.drew, loader.fetch_begins
         self.hands_out_again, self.fetched = loader.hands_out_again, loader.fetched
         self.backward_begins = backward.backward_begins
         self.backward_ends = backward.backward_ends
         self.clip_begins, self.clip_ends = clip.clip_begins, clip.clip_ends
+        scaler, optimizers = hooks.scaler, hooks.optimizers
+        self.scaler_used, self.scaled = scaler.scaler_used, scaler.scaled
+        self.scaler_begins, self.scaler_ends = scaler.scaler_begins, scaler.scaler_ends
+        self.scaler_updated = scaler.scaler_updated
         self.step_begins, self.step_ends = optimizers.step_begins, optimizers.step_ends
+        self.scheduled = optimizers.scheduled
 
     @property
     def settings(self) -> Settings:
@@ -116,27 +145,27 @@ class Engine(EnginePart):
 
     def loader_made(self, loader: Any) -> None:
         """A loader exists."""
-        self._loader.loader_made(loader)
+        self._hooks.loader.loader_made(loader)
 
     def pass_begins(self, loader: Any, original: Callable[[Any], Any]) -> Any:
         """A loop over a loader begins: its iterator, or one that hands out nothing any more."""
-        return self._loader.pass_begins(loader, original)
+        return self._hooks.loader.pass_begins(loader, original)
 
     def loader_begins(self, loader: Any, trains: bool = False) -> None:
         """A loop over a loader is about to begin; ``trains``: it is known to train."""
-        self._loader.loader_begins(loader, trains)
+        self._hooks.loader.loader_begins(loader, trains)
 
     def loader_began(self, iterator: Any) -> None:
         """Its iterator is there, with its workers; None where that failed."""
-        self._loader.loader_began(iterator)
+        self._hooks.loader.loader_began(iterator)
 
     def fetcher(self, made: Any) -> Any:
         """What is to make batches in place of what torch has made for it, often the same."""
-        return self._loader.fetcher(made)
+        return self._hooks.loader.fetcher(made)
 
     def fetch_fails(self, iterator: Any) -> None:
         """There was no next batch."""
-        self._loader.fetch_fails(iterator)
+        self._hooks.loader.fetch_fails(iterator)
 
     def worker_starts(self) -> None:
         """This process is a worker of a loader: it says which lines keep it busy."""
@@ -152,25 +181,25 @@ class Engine(EnginePart):
 
     def compiled(self, model: nn.Module) -> None:
         """A compiled form of a model exists: it will be called in its place."""
-        self._memory.compiled(model)
+        self._hooks.memory.compiled(model)
 
     def forward_fails(self, error: BaseException, module: nn.Module, frame: FrameType) -> bool:
         """A call of a model has raised; True when ``call_split`` should make it again."""
-        return self._memory.forward_fails(error, module, frame)
+        return self._hooks.memory.forward_fails(error, module, frame)
 
     def call_split(
         self, module: nn.Module, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Make a call of a model, in parts where the batch does not fit."""
-        return self._memory.call_split(module, run, args, kwargs)
+        return self._hooks.memory.call_split(module, run, args, kwargs)
 
     def backward_fails(self, error: BaseException, tensors: object) -> bool:
         """Backward has raised; True when the step is skipped and ``backward_lost`` comes next."""
-        return self._memory.backward_fails(error, tensors)
+        return self._hooks.memory.backward_fails(error, tensors)
 
     def backward_lost(self, tensors: object) -> None:
         """A backward pass that ran out of memory is over: free its graph."""
-        self._memory.backward_lost(tensors)
+        self._hooks.memory.backward_lost(tensors)
 
     def in_pieces(
         self,
@@ -185,7 +214,7 @@ class Engine(EnginePart):
         The batches before it are those of this step whose gradients ``undo`` takes back; without
         it gradients of before are set aside meanwhile. ``local``: no rank waits for another.
         """
-        self._memory.in_pieces(batches, compute, undo, local=local)
+        self._hooks.memory.in_pieces(batches, compute, undo, local=local)
 
     @property
     def fits(self) -> int:
@@ -198,53 +227,18 @@ class Engine(EnginePart):
 
     def window_dropped(self) -> None:
         """The gradients since the last step were cleared: their batches will come once more."""
-        self._backward.leave_stretch()
+        self._hooks.backward.leave_stretch()
         self.state.window.drop()
 
     # ------------------------------------------------------------------ the optimizer
 
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
-        self._optimizers.made(optimizer, models)
+        self._hooks.optimizers.made(optimizer, models)
 
     def leaves(self, optimizer: Optimizer) -> None:
         """An optimizer is about to be freed; the state after the last step would go with it."""
-        self._optimizers.leaves(optimizer)
-
-    def scheduled(self, scheduler: Any) -> bool:
-        """A learning-rate schedule is about to be stepped; False when it must not be."""
-        return self._optimizers.scheduled(scheduler)
-
-    # ------------------------------------------------------------------ its scaler
-
-    def scaler_used(self, scaler: Any) -> None:
-        """A scaler is about to scale a loss: it follows the policy, where there is one."""
-        attempt(self, "scaler probe", self.state.scaling.used, scaler)
-        attempt(self, "scaler policy", self.state.writer.scaler.used, scaler)
-
-    @fail_open("scaler probe")
-    def scaled(self, loss: Any, result: Any) -> None:
-        """``GradScaler.scale`` made ``result`` of ``loss``: backward will be called on it."""
-        self._backward.leave_stretch()
-        self.state.scaling.scaled(loss, result)
-
-    @fail_open("scaler probe")
-    def scaler_begins(self, scaler: Any) -> None:
-        """``GradScaler.step`` is about to run."""
-        self._backward.leave_stretch()
-        self.state.scaling.begins(scaler)
-        self.state.recovery.live.saw_scaler(scaler)
-
-    @fail_open("scaler probe")
-    def scaler_ends(self, optimizer: Optimizer) -> None:
-        """``GradScaler.step`` has returned; without a step of ours it was skipped by the scaler."""
-        scaler = self.state.scaling.ends()
-        if scaler is not None:
-            self._optimizers.skipped_by(scaler, optimizer)
-
-    def scaler_updated(self, scaler: Any) -> None:
-        """``scaler.update()`` has run."""
-        attempt(self, "scaler policy", self.state.writer.scaler.updated, scaler)
+        self._hooks.optimizers.leaves(optimizer)
 
     # ------------------------------------------------------------------ evaluation
 
@@ -255,7 +249,7 @@ class Engine(EnginePart):
             attempt(self, "watchers", memory.evaluation.begins, frame)
 
     def trains(self) -> None:
-        """``train()`` was called on a module: once for each of a model, so the answer is short."""
+        """``train()`` was called on a module while an evaluation was going on."""
         memory = self.state.watchers.memory
         if memory is not None and memory.evaluation.open:
             attempt(self, "watchers", memory.evaluation.ends)
@@ -270,7 +264,7 @@ class Engine(EnginePart):
 
     def settled(self) -> None:
         """What was done since the step is meant: buffers are good as they are, graphs were used."""
-        self._backward.leave_stretch()
+        self._hooks.backward.leave_stretch()
         attempt(self, "buffers", self.state.training.registry.buffers.accept)
         memory = self.state.watchers.memory
         if memory is not None:
@@ -278,7 +272,7 @@ class Engine(EnginePart):
 
     def new_task(self) -> None:
         """Something else is learned from here on."""
-        self._backward.leave_stretch()
+        self._hooks.backward.leave_stretch()
         iteration = self.state.training.iteration
         attempt(self, "recovery", self.state.recovery.new_task, iteration)
 
@@ -288,7 +282,7 @@ class Engine(EnginePart):
 
     def restore_best(self, why: str) -> str:
         """Go back to the best state by validation between two steps; why that was not done."""
-        self._backward.leave_stretch()
+        self._hooks.backward.leave_stretch()
         refused = attempt(self, "recovery", self.state.recovery.restore_best, why)
         return "rolling back failed" if refused is None else refused
 
@@ -306,7 +300,7 @@ class Engine(EnginePart):
 
         ``best`` reads the best state by validation.
         """
-        self._backward.leave_stretch()
+        self._hooks.backward.leave_stretch()
         recovery = self.state.recovery
         recovery.live.given = training_state
         recovery.restoring.best_state = best
@@ -315,7 +309,7 @@ class Engine(EnginePart):
 
     def resumed(self, step: int) -> None:
         """Weights, state and buffers were restored to what they were after this many steps."""
-        self._backward.leave_stretch()
+        self._hooks.backward.leave_stretch()
         self.state.training.restored()
         self.state.training.iteration = step
 
@@ -352,7 +346,7 @@ class Engine(EnginePart):
 
     def await_rows(self) -> None:
         """Wait for the rows that are on their way from a device."""
-        self._backward.leave_stretch()
+        self._hooks.backward.leave_stretch()
         attempt(self, "rows", self.state.writer.await_rows)
 
     @property
@@ -379,16 +373,16 @@ class Engine(EnginePart):
 
         ``gave_up``: what the script exited with after it had caught the error.
         """
-        self._end.end(error, gave_up)
+        self._hooks.end.end(error, gave_up)
 
     def last_words(self, error: BaseException, gave_up: object = None) -> LastWords:
         """What can be said of an exception that ends the training; nothing is written."""
-        return self._end.last_words(error, gave_up)
+        return self._hooks.end.last_words(error, gave_up)
 
     def save_last_state(self, why: str) -> None:
         """The run ends early: save the state after its last complete step, once."""
-        self._end.save_last_state(why)
+        self._hooks.end.save_last_state(why)
 
     def close(self) -> None:
         """End of the process: wait for pending rows and write the final record."""
-        self._end.close()
+        self._hooks.end.close()

@@ -23,7 +23,7 @@ from .loop_position import LoopPosition
 from .registry import OptimizerRegistry
 from .step_window import StepWindow
 from .step_writer import StepWriter
-from .stretch import Stretches
+from .stretches import Stretches
 from .training import GuardedTraining
 
 
@@ -67,7 +67,7 @@ class EngineState:
         self.watchers = Watchers(settings, self.training, self.writer.budget)
         self.stretches = Stretches(
             *(self.writer, self.recovery, self.investigation, self.watchers),
-            *(self.finite_loss, self.feed, self.phases),
+            *(self.finite_loss, self.scaling, self.feed, self.phases),
         )
         self.position = LoopPosition(
             *(self, self.writer, self.recovery, self.investigation),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..diagnosis.nonfinite.investigation import Investigation
-from ..probes.batches import HELD, Batch, LoaderLedger
+from ..probes.batches import Batch, LoaderLedger
 from .training import GuardedTraining
 
 
@@ -26,40 +26,18 @@ class Feed:
         self.rng: Tensor | None = None
         self._training, self._keeps_rng = training, keeps_rng
 
-    def drew(self, iterator: Any, indices: object) -> None:
-        """A loader drew the indices of a batch that it will hand out later."""
-        ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
-        if ledger is None:
-            ledger = LoaderLedger.of(iterator, self.ledger)
-        ledger.drew(iterator, indices)
-
     def let_go(self) -> None:
         """The batches of the last step are no longer ours to hold."""
         if self.ledger is not None:
             for batch in self.ledger.used:
                 batch.content = None
 
-    def handed_out(
-        self,
-        iterator: Any,
-        expected: tuple[int, int] | None,
-        content: object,
-        passes: int,
-        investigation: Investigation,
-    ) -> None:
-        """The loop has its next batch, after so many backward passes without a step."""
-        ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
-        if ledger is None or ledger is not self.ledger:
-            ledger = self._another(iterator, investigation)
-        # A loop that fetches without training (validation) makes us hold two batches, no more.
-        ledger.handed_out(iterator, expected or (0, -1), content, min(HELD, 2 + passes))
-
     def keep_rng(self, passes: int) -> None:
         """A skipped step, or an exam of it, goes back to this random state."""
         if self._keeps_rng and (self.rng is None or not passes):
             self.rng = torch.random.default_generator.get_state()
 
-    def _another(self, iterator: Any, investigation: Investigation) -> LoaderLedger:
+    def comes_from(self, iterator: Any, investigation: Investigation) -> LoaderLedger:
         """Batches come from another iterator than before, or from one that carries no ledger."""
         training, ledger = self._training, LoaderLedger.of(iterator, self.ledger)
         if ledger is not self.ledger:

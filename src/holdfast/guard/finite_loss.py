@@ -7,25 +7,25 @@ nothing will be computed from the old value any more.
 
 On the host the memory of the loss is written, on bad steps only. On a device nobody knows in time
 which steps are bad: one launch copies every loss for the record and writes those that are bad
-(``actions/_loss_kernel``). Without that kernel, or where the script holds several variables of one
-loss, every loss gets new memory with what it is to read, mostly its own value, and the record has
-the old one. That takes three launches; to write and to keep a copy would be five.
+(``actions/_loss_kernel``), with the variable of the script that it was made of by a number. Without
+that kernel, or where the script holds more variables of one loss, every loss gets new memory with
+what it is to read, mostly its own value, and the record has the old one. That takes three launches;
+to write and to keep a copy would be five.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Hashable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..actions._loss_kernel import LossWriter, writer_for
+from ..actions._loss_kernel import LossWriter, Part, writer_for
 from ..config import GuardSettings
-from ..diagnosis.source.place import forget_locals, frames_from, kind_of
+from ..diagnosis.source.place import forget_locals, kind_of
 from ..probes.loss import Losses
 from .fail_open import capturing, current_device
 
@@ -42,6 +42,8 @@ Ready = tuple[torch.dtype, int, LossWriter, Tensor]
 """What a launch like the last one needs: dtype and device of the loss, last finite one."""
 Hop = tuple[Any, Tensor, bool]
 """A node of the graph, the number that made the next tensor of its own, and whether it divided."""
+MadeOf = list[tuple[Tensor | None, Tensor, bool]]
+"""The script's variable of each node, if it has one, with number and whether it divided."""
 
 
 class _Pending:
@@ -53,7 +55,7 @@ class _Pending:
         self, loss: Tensor, variable: Tensor | None, key: Hashable, *, on_host: bool
     ) -> None:
         self.loss, self.variable, self.key, self.on_host = loss, variable, key, on_host
-        self.made_of: list[tuple[Tensor | None, Tensor, bool]] = []
+        self.made_of: MadeOf = []
 
 
 class _Last:
@@ -140,14 +142,21 @@ class FiniteLoss:
         mine = variable if isinstance(variable, Tensor) else None
         pending = self.pending = _Pending(loss, mine, key, on_host=number is not None)
         if node is not None and node.name() in BY_A_NUMBER:
-            hops = list(_hops(node))
-            if hops:
-                pending.made_of = self._variables(hops, frame)
+            pending.made_of = self.parts(node, frame)
 
-    def holds_parts(self, node: Any, frame: FrameType) -> bool:
-        """Whether the script has variables of what a root was made of by numbers."""
-        hops = list(_hops(node))
-        return bool(hops) and bool(self._variables(hops, frame))
+    def parts(self, node: Any, frame: FrameType) -> MadeOf:
+        """The variables of the script that a root was made of by numbers."""
+        # Mostly it is known of this line that it has none. Without calls: asked in every pass.
+        first: FrameType | None = frame
+        while first is not None and kind_of(first.f_code.co_filename) == "torch":
+            first = first.f_back
+        if first is None:
+            return []
+        code = first.f_code
+        spot = code.co_filename, code.co_firstlineno, first.f_lasti
+        if self._names.get(spot) == [] or not (hops := _hops(node)):
+            return []
+        return self._variables(hops, first, spot)
 
     def returned(self, losses: Losses) -> None:
         """Backward has returned and freed its graph: write the loss.
@@ -161,14 +170,15 @@ class FiniteLoss:
             self._write(pending)
         elif not (pending.loss.is_cuda and capturing(current_device())):
             loss, known = pending.loss, self.ready.get(pending.key)
+            part = only_part(loss, pending.made_of) if known and pending.made_of else None
             if (
                 known is not None
                 and pending.variable is not None
-                and not pending.made_of
+                and (part is not None or not pending.made_of)
                 and loss.dtype is known[0]
                 and loss.get_device() == known[1] == current_device()
             ):
-                written = known[2].write(loss, known[3])
+                written = known[2].write(loss, known[3], part)
             else:
                 written = self._write_at_once(pending)
             if written is None:
@@ -214,7 +224,7 @@ class FiniteLoss:
     def _write_at_once(self, pending: _Pending) -> Tensor | None:
         """By one launch; what the loss was, or None where that cannot be had."""
         loss = pending.loss
-        if pending.variable is None or pending.made_of:
+        if pending.variable is None:
             return None
         kind = loss.dtype, loss.device
         if kind not in self._writers:
@@ -222,6 +232,9 @@ class FiniteLoss:
         writer = self._writers[kind]
         # A launch goes to the current device.
         if writer is None or torch.cuda.current_device() != loss.device.index:
+            return None
+        part = only_part(loss, pending.made_of)
+        if pending.made_of and part is None:
             return None
         key = pending.key, loss.device
         last = self._tensors.get(key)
@@ -231,7 +244,7 @@ class FiniteLoss:
             last.own = True
         self._written = True
         try:
-            written = writer.write(loss, last.value)
+            written = writer.write(loss, last.value, part)
         except Exception:
             # No compiler, no place for its cache: the plain way gives the same answer.
             self._writers[kind] = None
@@ -256,23 +269,15 @@ class FiniteLoss:
             if inner is not None:
                 inner.data = torch.where(finite, inner.data, last)
 
-    def _variables(
-        self, hops: Sequence[Hop], frame: FrameType
-    ) -> list[tuple[Tensor | None, Tensor, bool]]:
+    def _variables(self, hops: Sequence[Hop], frame: FrameType, spot: Spot) -> MadeOf:
         """The script's variables from which the loss was made by numbers.
 
         The graph knows how a tensor was made, not who holds it. On a device this is asked in every
         step, so that the names are kept by line.
         """
-        outside = (at for at in frames_from(frame) if kind_of(at.f_code.co_filename) != "torch")
-        first = next(outside, None)
-        if first is None:
-            return []
-        spot = _spot(first)
         names = self._names.get(spot)
-        if names is not None and not names:
-            return []
-        callers = [first, *islice(outside, _CALLERS - 1)]
+        # Only where they are looked at: to ask for the variables of a function copies them all.
+        callers = _outside(frame, 1 + names[-1][0] if names else _CALLERS)
         if names is None:
             nodes = [node for node, *_ in hops]
             names = self._names[spot] = [
@@ -281,16 +286,35 @@ class FiniteLoss:
                 for name, value in list(at.f_locals.items())
                 if type(value) is Tensor and any(value.grad_fn is node for node in nodes)
             ]
+            for at in callers:
+                forget_locals(at)
         held: dict[int, Tensor] = {}
         for depth, name in names:
-            value = callers[depth].f_locals.get(name) if depth < len(callers) else None
-            if type(value) is Tensor and own(value):
-                held[id(value.grad_fn)] = value
-        for at in callers:
-            forget_locals(at)
+            if depth < len(callers):
+                value = callers[depth].f_locals.get(name)
+                forget_locals(callers[depth])
+                if type(value) is Tensor and own(value):
+                    held[id(value.grad_fn)] = value
         if not held:
             return []
         return [(held.get(id(node)), number, divided) for node, number, divided in hops]
+
+
+def only_part(loss: Tensor, made_of: MadeOf) -> Part | None:
+    """The one variable that a loss was made of; None without, or where a launch cannot write it."""
+    times, found = 1.0, None
+    for inner, number, divided in made_of:
+        if found is not None and inner is None:
+            continue
+        # A number on a device would have to be waited for.
+        if found is not None or not number.is_cpu or not (value := number.item()):
+            return None
+        times = times * value if divided else times / value
+        if inner is not None:
+            if inner.dtype is not loss.dtype or inner.device != loss.device:
+                return None
+            found = inner, times
+    return found
 
 
 def frees_graph(
@@ -306,8 +330,8 @@ def frees_graph(
 
 def place_of_call(frame: FrameType) -> Spot | None:
     """The line outside of torch and holdfast that calls backward."""
-    outside = (at for at in frames_from(frame) if kind_of(at.f_code.co_filename) != "torch")
-    return next(map(_spot, outside), None)
+    found = _outside(frame, 1)
+    return _spot(found[0]) if found else None
 
 
 def own(loss: Tensor) -> bool:
@@ -320,21 +344,31 @@ def own(loss: Tensor) -> bool:
     )
 
 
+def _outside(frame: FrameType | None, most: int) -> list[FrameType]:
+    """Callers outside of torch and holdfast, innermost first."""
+    found: list[FrameType] = []
+    while frame is not None and len(found) < most:
+        if kind_of(frame.f_code.co_filename) != "torch":
+            found.append(frame)
+        frame = frame.f_back
+    return found
+
+
 def _spot(frame: FrameType) -> Spot:
     code = frame.f_code
     return code.co_filename, code.co_firstlineno, frame.f_lasti
 
 
-def _hops(node: Any) -> Iterator[Hop]:
+def _hops(node: Any) -> list[Hop]:
     """The nodes from which a loss was made by a number, one after the other."""
-    for _ in range(_HOPS):
-        if node is None or (name := node.name()) not in BY_A_NUMBER:
-            return
+    found: list[Hop] = []
+    while len(found) < _HOPS and node is not None and (name := node.name()) in BY_A_NUMBER:
         made_of = node.next_functions
         if len(made_of) != 2 or made_of[0][0] is None or made_of[1][0] is not None:
-            return
+            break
         number = node._saved_other
         if not isinstance(number, Tensor) or number.numel() != 1:
-            return
+            break
         node = made_of[0][0]
-        yield node, number, name == _DIVIDED
+        found.append((node, number, name == _DIVIDED))
+    return found

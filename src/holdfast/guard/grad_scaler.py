@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 
 from ..actions.scaler_policy import ScalerPolicy, policy_of
 from ..probes.step_record import StepRecord
-from .finite_loss import own
 
 
 def _nothing() -> None:
@@ -28,9 +27,11 @@ class Scaling:
 
     def __init__(self) -> None:
         self.scaler: Any = None
+        """The one whose ``step`` is at work."""
         self.last: Callable[[], Any] = _NOTHING
         """The scaler that has scaled a loss last."""
-        self._stepped = False
+        self.stepped = False
+        """Whether the optimizer has stepped since ``scaler.step`` began."""
         self.made: tuple[weakref.ref[Tensor], Tensor] | None = None
         """What the scaler has made last, and of which loss."""
         self.variable: weakref.ref[Tensor] = _NOTHING
@@ -48,7 +49,10 @@ class Scaling:
         """``result`` was made of ``loss``."""
         if isinstance(loss, Tensor) and isinstance(result, Tensor):
             self.made = (weakref.ref(result), loss.detach())
-            self.variable = weakref.ref(loss) if own(loss) else _NOTHING
+            # ``own``, written out: this is done in every step.
+            mine = loss.grad_fn is not None and loss.numel() == 1
+            mine = mine and loss.layout is torch.strided and not loss._is_view()
+            self.variable = weakref.ref(loss) if mine else _NOTHING
 
     def unscaled(self, tensors: object) -> object:
         """The loss itself, where backward is called on what the scaler made of it."""
@@ -58,19 +62,10 @@ class Scaling:
         self.made = None
         return loss if result() is tensors else tensors
 
-    def begins(self, scaler: Any) -> None:
-        """``scaler.step`` is about to run."""
-        self.scaler, self._stepped = scaler, False
-
     def use(self) -> Tensor | None:
         """The optimizer steps, so the scaler did not skip; its scale, wherever it lives."""
-        self._stepped = True
+        self.stepped = True
         return self.scaler._get_scale_async()
-
-    def ends(self) -> Any:
-        """``scaler.step`` has returned: the scaler if it skipped the step, else None."""
-        scaler, self.scaler = self.scaler, None
-        return None if self._stepped else scaler
 
 
 class ScalerInUse:

@@ -7,7 +7,7 @@ from ..recovery.rollback import Recovery
 from .fail_open import EnginePart, FailsOpen, fail_open
 from .step_window import StepWindow
 from .step_writer import StepWriter
-from .stretch import Stretches
+from .stretches import Stretches
 
 
 class LoopPosition(EnginePart):
@@ -45,7 +45,7 @@ class LoopPosition(EnginePart):
     def between(self) -> bool:
         """Whether no backward pass has come since the last step."""
         stretch = self._stretches.now
-        return not self._window.losses.passes and (stretch is None or stretch.copy is None)
+        return not self._window.losses.passes and (stretch is None or not stretch.copies)
 
     @property
     def replaying(self) -> bool:

@@ -14,6 +14,7 @@ from ..policy import Policy
 from ..probes.comparable import Comparability
 from ..probes.gradients import Meters
 from ..probes.model_state import buffers_of, layer_names, live_modules, roots_of
+from .clip_order import ClipOrder
 from .optimizer_guard import OptimizerGuard, parameters_of
 from .outliers import Outliers
 
@@ -25,6 +26,7 @@ class OptimizerRegistry:
         self.comparability = Comparability()
         self.buffers = BufferKeeper()
         self.meters = Meters()
+        self.clip_order = ClipOrder(lambda: map(parameters_of, self.guards))
         self._settings, self._policy = settings, policy
         self._count = 0
         self.guards: weakref.WeakKeyDictionary[Optimizer, OptimizerGuard] = (
@@ -60,6 +62,7 @@ class OptimizerRegistry:
             guard.layers = layer_names(parameters, roots)
             guard.announced = False
             self.buffers.add(buffers_of(roots))
+            self.clip_order.forget()
         return guard, parameters
 
     def find(self, optimizer: Optimizer) -> OptimizerGuard | None:

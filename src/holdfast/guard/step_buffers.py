@@ -34,6 +34,10 @@ class StepBuffers:
         """Notice which ones the forward passes of this step have changed."""
         self._keeper.look()
 
+    def at_rest(self) -> bool:
+        """Whether there is nothing to look at: none, or tables and masks that nobody writes."""
+        return not self.known or self._keeper.at_rest()
+
     def are_finite(self) -> bool:
         """Look at them, on the host."""
         if not self.known:

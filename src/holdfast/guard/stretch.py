@@ -11,7 +11,8 @@ early with whatever is not like the step before.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from time import perf_counter, time
 from types import FrameType
 from typing import Any, NamedTuple
@@ -20,32 +21,31 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..diagnosis.nonfinite.investigation import Investigation
-from ..diagnosis.watchers import Watchers
 from ..probes import learning_rate
 from ..probes._norm_kernel import Repeat
-from ..probes._norm_rows import Landing
+from ..probes._norm_rows import Landing, Layout
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
 from ..probes.gradients import DeviceReading, Meter, state_of
-from ..probes.loss import Losses
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
-from ..recovery.rollback import Recovery
 from .device_fast_path import DevicePlan
-from .fail_open import capturing, current_device
+from .fail_open import capturing, current_device, stream_of
 from .feed import Feed
-from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready
-from .optimizer_guard import grad_of
+from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready, only_part
+from .grad_scaler import Scaling, found_by
+from .optimizer_guard import grad_of, parameters_of
 from .step_writer import StepWriter
 
-MOST = 8
-"""Steps whose records may wait: rows from a device are a few steps late anyway."""
-
 _STRIDED = torch.strided
+_params_of: Callable[[dict[str, Any]], list[Tensor]] = operator.itemgetter("params")
 _SCALED = {"found_inf", "grad_scale"}
 """What a GradScaler, or we, tell a fused optimizer."""
+
+
+Unwritten = tuple[torch.dtype, int, None, None]
+"""Dtype and device of losses that a closure hands to its optimizer: nobody writes them."""
 
 
 class Noted(NamedTuple):
@@ -63,7 +63,7 @@ class Noted(NamedTuple):
 
 
 class Stretch:
-    """Steps of one fused optimizer with one loss each, without a scaler or buffers.
+    """Steps of one fused optimizer with the same number of losses each; no buffer changes.
 
     Args:
         optimizer: whose steps they are.
@@ -71,16 +71,17 @@ class Stretch:
         left: how many steps it may have.
         repeat: launches what decides.
         meter: has the flags.
-        ready: what writes the loss.
+        ready: what writes each loss of a step.
+        scaling: knows which loss was scaled, and by whom.
         feed: of the loop.
         phases: its clock.
         comparability: of its losses.
     """
 
     __slots__ = (
-        *("_armed", "_clips", "_comparability", "_early", "_feed", "_groups", "_left", "_meter"),
-        *("_optimizer", "_parameters", "_phases", "_ready", "_repeat", "_trusted"),
-        *("copy", "guard", "last", "noted", "root"),
+        *("_comparability", "_early", "_feed", "_groups", "_left", "_loss", "_meter"),
+        *("_parameters", "_phases", "_ready", "_repeat", "_scaling", "_trusted"),
+        *("armed", "copies", "last", "noted", "plan", "root"),
     )
 
     def __init__(
@@ -90,96 +91,150 @@ class Stretch:
         left: int,
         repeat: Repeat,
         meter: Meter,
-        ready: Ready,
+        ready: Sequence[Ready] | Sequence[Unwritten],
+        scaling: Scaling,
         feed: Feed,
         phases: Phases,
         comparability: Comparability,
     ) -> None:
-        self._left = left
+        self.plan, self._left = plan, left
         self.root: Any = None
         """On what backward is being called."""
-        self.copy: Tensor | None = None
-        """The loss of the step at work, once backward is over."""
+        self._loss: Any = None
+        self.copies: list[Tensor] = []
+        """The losses of the step at work whose backward is over."""
         self.noted: list[Noted] = []
-        self._optimizer, self.guard = plan.optimizer, plan.guard
-        self._clips = plan.clips
-        self._groups = optimizer.param_groups
-        self._parameters = optimizer.param_groups[0]["params"]
-        self._repeat, self._meter, self._ready = repeat, meter, ready
+        groups = optimizer.param_groups
+        # The groups and the parameters of each, which are lists of the script's.
+        self._groups = groups, list(map(_params_of, groups))
+        self._parameters: Sequence[Tensor] = parameters_of(optimizer)
+        self._repeat, self._meter, self._ready, self._scaling = repeat, meter, ready, scaling
         self._feed, self._phases, self._comparability = feed, phases, comparability
         self._trusted = comparability.may_skip
-        self._armed: tuple[Landing, Tensor] | None = None
+        self.armed: tuple[Landing, Tensor, Tensor | None] | None = None
+        """While a step is at work: where its row will be, the flag, what a scaler has found."""
         # Where the script clips: what was launched before that, and how it has left the gradients.
-        self._early: tuple[Landing, Tensor, Any] | None = None
-        self.last: Tensor | None = None
-        """The loss of the last step."""
+        self._early: tuple[Landing, Tensor, Tensor, Any] | None = None
+        self.last: list[Tensor] = []
+        """The losses of the last step."""
 
-    def backward_begins(self, loss: Any, finite_loss: FiniteLoss, frame: FrameType) -> bool:
+    def backward_begins(self, root: Any, finite_loss: FiniteLoss, frame: FrameType) -> bool:
         """Backward is called on a loss; False where it is not like the one before."""
         began = perf_counter()
-        node = loss.grad_fn if type(loss) is Tensor else None
-        dtype, index, _, _ = self._ready
+        loss, node = root, root.grad_fn if type(root) is Tensor else None
+        if node is not None and (made := self._scaling.made) is not None:
+            of, loss = made
+            if of() is not root or self._scaling.variable() is None:
+                return False
+            node = node.next_functions[0][0]
+        dtype, index, writer, _ = self._ready[0]
         if (
             node is None
+            or finite_loss.inside is not (writer is None)
             or self.root is not None
-            or self.copy is not None
+            or len(self.copies) == len(self._ready)
             or loss.dtype is not dtype
-            or loss.numel() != 1
+            or root.numel() != 1
             or not loss.get_device() == index == current_device()
-            or loss.layout is not _STRIDED
-            or loss._is_view()
-            or (node.name() in BY_A_NUMBER and finite_loss.holds_parts(node, frame))
+            or root.layout is not _STRIDED
+            or root._is_view()
         ):
             return False
-        self.root = loss
+        part = None
+        if writer is not None and node.name() in BY_A_NUMBER:
+            made_of = finite_loss.parts(node, frame)
+            part = only_part(loss, made_of) if made_of else None
+            if made_of and part is None:
+                return False
+        self.root, self._loss = root, (loss, part)
         spent = perf_counter() - began
         self._phases.guard += spent
         self._phases.last += spent
         return True
 
     def backward_ended(self) -> bool:
-        """Backward has freed its graph: write its root; False while a graph is captured."""
+        """Backward has freed its graph: write the loss; False while a graph is captured."""
         began = perf_counter()
-        _, index, writer, last = self._ready
-        if capturing(index):
+        _, index, writer, last = self._ready[len(self.copies)]
+        if stream_of(index) and capturing(index):
             return False
-        self.copy, self.root = writer.write(self.root, last), None
+        loss, part = self._loss
+        if writer is None or last is None:
+            self.copies.append(loss.detach())
+        else:
+            self.copies.append(writer.write(loss, last, part))
+        self.root = self._loss = self._scaling.made = None
         spent = perf_counter() - began
         self._phases.guard += spent
         self._phases.last += spent
         return True
 
+    def goes_with(self, optimizer: Any) -> bool:
+        """Whether its optimizer is this one, which is about to be freed, or is gone."""
+        return self.plan.optimizer() in (None, optimizer)
+
+    def takes_closure(self, optimizer: Any) -> bool:
+        """Whether a step of this optimizer, with a closure, may be like the one before."""
+        fresh = not self.copies and self.root is None
+        return self._ready[0][2] is None and fresh and self.plan.optimizer() is optimizer
+
     def step_begins(self, optimizer: Any) -> bool:
         """Decide about a step; False where it is not like the one before."""
         began = perf_counter()
-        groups, loss = self._groups, self.copy
-        if loss is None or self._optimizer() is not optimizer:
+        (groups, lists), plan, scaling = self._groups, self.plan, self._scaling
+        if len(self.copies) != len(self._ready) or plan.optimizer() is not optimizer:
             return False
-        parameters, own = groups[0]["params"], optimizer.__dict__
-        if optimizer.param_groups is not groups or len(groups) != 1 or own.keys() & _SCALED:
+        own = optimizer.__dict__
+        if optimizer.param_groups is not groups:
             return False
-        if parameters is not self._parameters or len(parameters) != len(self.guard.positions):
+        now = list(map(_params_of, groups))
+        if len(now) != len(lists) or not all(map(operator.is_, now, lists)):
+            return False
+        parameters = now[0] if len(now) == 1 else list(chain.from_iterable(now))
+        if len(parameters) != len(plan.guard.positions):
+            return False
+        self._parameters = parameters
+        # Where the script clips this was asked then; of one that begins to move there is no copy.
+        if not plan.clips and plan.guard.buffers.known and not plan.guard.buffers.at_rest():
             return False
         if self._comparability.may_skip is not self._trusted or ranks() > 1:
             return False
-        if not self._clips:
-            launched = self._launch(loss)
-        elif self._early is not None and self._early[2] == state_of(list(map(grad_of, parameters))):
+        scale = None if scaling.scaler is None else scaling.use()
+        if scale is not self._repeat.scale:
+            return False
+        found = own.get("found_inf")
+        if scale is None:
+            if own.keys() & _SCALED:
+                return False
+        elif (
+            type(found) is not Tensor
+            or found.get_device() != self._ready[0][1]
+            or (own.get("grad_scale") is not None) is not plan.still_scaled
+        ):
+            return False
+        if not plan.clips:
+            launched = self._launch(found)
+        elif self._early is not None and self._early[3] == state_of(list(map(grad_of, parameters))):
             launched, self._early = self._early, None
         else:
             return False
         if launched is None:
             return False
-        landing, flag, _ = launched
-        own["found_inf"], own["grad_scale"] = flag, None
-        self._armed = landing, flag
+        landing, flag, united, _ = launched
+        self.armed = landing, flag, found
+        own["found_inf"] = united
+        own.setdefault("grad_scale", None)
         spent = perf_counter() - began
         self._phases.guard += spent
         self._phases.last += spent
         return True
 
-    def _launch(self, loss: Tensor) -> tuple[Landing, Tensor, list[Tensor]] | None:
-        """Measure and judge the gradients: where the row will be, the flag, and what they are."""
+    def _launch(self, found: Tensor | None) -> tuple[Landing, Tensor, Tensor, list[Tensor]] | None:
+        """Measure and judge the gradients.
+
+        Where the row will be, the flag, the same united with what a scaler has found, and the
+        gradients.
+        """
         grads = list(map(grad_of, self._parameters))
         try:
             addresses = list(map(Tensor.data_ptr, grads))
@@ -187,38 +242,50 @@ class Stretch:
             return None
         if grads[0].requires_grad:
             return None
-        flag = self._meter.flag()
-        landing = self._repeat.launch(grads, addresses, flag.data_ptr(), loss.data_ptr())
-        return None if landing is None else (landing, flag, grads)
+        loss = self.copies[0] if len(self.copies) == 1 else torch.stack(self.copies).mean()
+        united = flag = self._meter.flag()
+        at = flag.data_ptr()
+        told = at, at
+        if found is not None:
+            flag = self._meter.flag()
+            told, at = (found.data_ptr(), at), flag.data_ptr()
+        landing = self._repeat.launch(grads, addresses, at, loss.data_ptr(), told)
+        return None if landing is None else (landing, flag, united, grads)
 
     def clip_begins(self, parameters: Sequence[Tensor]) -> bool:
         """The script clips these: decide about the step; False where it did not before."""
-        own = self._parameters
-        if not self._clips or self.copy is None or self._early is not None:
+        own, plan, optimizer = self._parameters, self.plan, self.plan.optimizer()
+        if not plan.clips or self._early is not None or optimizer is None:
+            return False
+        if len(self.copies) != len(self._ready):
+            return False
+        if plan.guard.buffers.known and not plan.guard.buffers.at_rest():
             return False
         if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
             return False
         if self._comparability.may_skip is not self._trusted:
             return False
-        self._early = self._launch(self.copy)
+        found = None
+        if plan.scaled:
+            told = found_by(self._scaling.last(), optimizer, plan.device)
+            if told is None or told[0] is not self._repeat.scale:
+                return False
+            found = told[1]
+        self._early = self._launch(found)
         return self._early is not None
 
     def clip_ends(self) -> None:
         """Clipping is over: nobody may touch the gradients from here on."""
         if self._early is not None:
-            self._early = *self._early[:2], state_of(self._early[2])
-
-    @property
-    def armed(self) -> bool:
-        """Whether a step is at work."""
-        return self._armed is not None
+            self._early = *self._early[:3], state_of(self._early[3])
 
     def step_ends(self, optimizer: Any, step: int) -> bool:
         """The step is over: note it; True while there may be another one."""
-        assert self._armed is not None
-        landing, flag = self._armed
+        began = perf_counter()
+        assert self.armed is not None
+        landing, flag, _ = self.armed
         self.disarm()
-        rate = self._groups[0].get("lr")
+        rate = self._groups[0][0].get("lr")
         if type(rate) is not float:
             rate = learning_rate.read(optimizer)
         ledger, fed, batches = self._feed.ledger, False, ()
@@ -226,136 +293,65 @@ class Stretch:
             fed = bool(ledger.fresh)
             batches = ledger.step()
         self._feed.rng = None
-        self.last, self.copy = self.copy, None
+        self.last, self.copies = self.copies, []
         # It has changed at most what the next step asks it: then that one is the last.
         changed = self._comparability.stepped(
-            step, self.guard.index, fed=fed, own=True, several=False
+            step, self.plan.guard.index, fed=fed, own=True, several=False
         )
         host = self._phases.take_idle()
         self.noted.append(Noted(step, time(), rate, landing, flag, host, batches, changed))
         self._left -= 1
+        spent = perf_counter() - began
+        self._phases.guard += spent
+        self._phases.last += spent
         return self._left > 0 and not changed
 
     def disarm(self) -> None:
         """The optimizer is as the script knows it again."""
-        self._armed, optimizer = None, self._optimizer()
-        if optimizer is not None:
+        armed, self.armed = self.armed, None
+        optimizer = self.plan.optimizer()
+        if armed is None or optimizer is None:
+            return
+        if armed[2] is not None:
+            optimizer.__dict__["found_inf"] = armed[2]
+        else:
             optimizer.__dict__.pop("found_inf", None)
             optimizer.__dict__.pop("grad_scale", None)
 
     def give_up(self, writer: StepWriter) -> None:
         """Where a step has raised nobody wants its numbers."""
-        if self._armed is not None:
-            landing, _ = self._armed
+        if self.armed is not None:
+            landing, *_ = self.armed
             self.disarm()
             writer.discard(landing)
         if self._early is not None:
             writer.discard(self._early[0])
             self._early = None
 
+    @property
+    def layout(self) -> Layout:
+        """Of the numbers that arrive."""
+        return self._repeat.layout
+
+    @property
+    def passes(self) -> int:
+        """Losses of each step."""
+        return len(self._ready)
+
     def record(self, noted: Noted) -> StepRecord:
         """The record of a step, as the fast path makes it."""
-        guard, repeat = self.guard, self._repeat
+        plan, guard, repeat = self.plan, self.plan.guard, self._repeat
         record = StepRecord(noted.step, guard.index)
         row = record.row
         row["lr"], row["opt"], row["skipped"] = noted.rate, float(guard.index), 0.0
-        row["backwards"] = 1
+        row["backwards"] = self.passes
         row.update(noted.host)
         record.layers, record.positions = len(guard.positions), guard.positions
         record.planned = record.acted = record.losses_decide = True
-        record.clipped = self._clips
+        record.clipped = plan.clips
+        record.scaled, record.still_scaled = plan.scaled, plan.still_scaled
         record.time, record.batches = noted.time, noted.batches
         record.measured = DeviceReading(
             noted.landing, noted.flag, record.layers, True, repeat.layout, factor=repeat.factor
         )
         return record
-
-
-class Stretches:
-    """Begins stretches where that is possible, and ends them.
-
-    Args:
-        writer: of the rows.
-        recovery: may have something to do between two steps.
-        investigation: may want to see a step.
-        watchers: may want to see a step.
-        finite_loss: knows how losses are written.
-        feed: of the loop.
-        phases: its clock.
-    """
-
-    def __init__(
-        self,
-        writer: StepWriter,
-        recovery: Recovery,
-        investigation: Investigation,
-        watchers: Watchers,
-        finite_loss: FiniteLoss,
-        feed: Feed,
-        phases: Phases,
-    ) -> None:
-        self.now: Stretch | None = None
-        self._writer, self._recovery, self._investigation = writer, recovery, investigation
-        self._watchers, self._finite_loss = watchers, finite_loss
-        self._feed, self._phases = feed, phases
-
-    def begin(self, optimizer: Optimizer, plan: DevicePlan) -> None:
-        """After a step of the fast path: begin one where the next steps will be like it."""
-        guard, left = plan.guard, self._left(plan)
-        ready = self._finite_loss.ready.get(1)
-        if left < 2 or ready is None or not self._calm(plan):
-            return
-        device, outliers = plan.device, guard.outliers
-        terms = {"alone": True, "clipped": plan.clips, "may_skip": True}
-        asked = outliers.question(device, scale=None, **terms)
-        grad = optimizer.param_groups[0]["params"][0].dtype
-        meter = guard.meter(device)
-        repeat = None if asked is None else meter.repeat(True, grad, ready[0], asked)
-        if repeat is not None:
-            comparability = self._writer.training.comparability
-            about = meter, ready, self._feed, self._phases, comparability
-            self.now = Stretch(optimizer, plan, left, repeat, *about)
-
-    def _left(self, plan: DevicePlan) -> int:
-        """How many steps there are until something is due."""
-        writer, step = self._writer, self._writer.training.iteration
-        most = min(MOST, self._phases.stays_idle, self._watchers.resumes - step - 1)
-        if self._feed.ledger is None:
-            most = min(most, self._recovery.look_at - step)
-        for every in (plan.every, writer.often(writer.memory_every)):
-            most = min(most, every - 1 - step % every)
-        return int(most)
-
-    def _calm(self, plan: DevicePlan) -> bool:
-        guard, writer, training = plan.guard, self._writer, self._writer.training
-        memory, recovery, looks = training.memory, self._recovery, self._investigation
-        return (
-            plan.fused
-            and plan.count == 1
-            and not (plan.scaled or guard.has_buffers)
-            and len(training.registry) == 1
-            and writer.stepped == {guard.index}
-            and not (writer.suspicious or guard.notes or guard.detect_only or guard.skip.armed)
-            and writer.scaler.policy is None
-            and looks.idle
-            and not (looks.alert or looks.replaying or looks.again)
-            and not (recovery.awaits_step or recovery.replay.running or recovery.replay.again)
-            and recovery.quiet
-            and not (memory.lost or memory.held or memory.again or memory.split.news)
-            and not (self._watchers.on or guard.outliers.clipping)
-            and self._finite_loss.on
-            and ranks() == 1
-        )
-
-    def end(self) -> Stretch | None:
-        """Whatever comes next is not part of it: write the rows of its steps."""
-        stretch, self.now = self.now, None
-        if stretch is not None:
-            stretch.give_up(self._writer)
-            comparability = self._writer.training.comparability
-            for noted in stretch.noted:
-                if noted.changed:
-                    data = {"holds": comparability.holds, "why": comparability.why}
-                    self._writer.training.record_at("comparable", noted.step, data)
-                self._writer.close_step(stretch.guard, stretch.record(noted), Losses())
-        return stretch

@@ -197,16 +197,20 @@ class NormKernel:
         self._upload(addresses)
         return True
 
-    def repeat(self, decides: bool, loss: torch.dtype, asked: Question) -> Repeat | None:
-        """What launches like the last step did, with a loss and without buffers or a scaler."""
-        kind = (True, decides, loss, True, True, torch.float32, False)
+    def repeat(
+        self, decides: bool, loss: torch.dtype, asked: Question, scale: Tensor | None
+    ) -> Repeat | None:
+        """What launches like the last step did, with a loss and without buffers."""
+        plain = scale is None
+        dtype = torch.float32 if scale is None else scale.dtype
+        kind = (True, decides, loss, True, plain, dtype, not plain)
         start, layout = self._launchers.get(kind), self.layout
         if start is None or layout is None or layout.buffers_at != layout.blocks:
             return None
-        if asked.vector is None or asked.scale is not None:
+        if asked.vector is None:
             return None
         asks = asked.state.data_ptr(), asked.vector.data_ptr()
-        return Repeat(self, layout, start, self._fixed, self._landings, asks, decides)
+        return Repeat(self, layout, start, self._fixed, self._landings, asks, decides, scale)
 
     @property
     def work(self) -> tuple[int, int, int]:
@@ -246,7 +250,10 @@ class NormKernel:
 
 
 class Repeat:
-    """A launch like those before it: only the row, the flag and the loss are others."""
+    """A launch like those before it: only the row, the flags and the loss are others.
+
+    ``scale`` is that of a GradScaler, where there is one: a number on the device that changes.
+    """
 
     def __init__(
         self,
@@ -257,16 +264,32 @@ class Repeat:
         landings: deque[Landing],
         asks: tuple[int, int],
         decides: bool,
+        scale: Tensor | None,
     ) -> None:
-        self.layout, self.factor = layout, kernel.factor
+        self.layout, self.factor, self.scale = layout, kernel.factor, scale
         self._kernel, self._start, self._fixed, self._landings = kernel, start, fixed, landings
         self._asks, self._work, self._decides = asks, kernel.work, decides
-        self._width = layout.blocks + 1 + ANSWERS
+        self._scale = 0 if scale is None else scale.data_ptr()
+        self._width = layout.blocks + 1 + ANSWERS + (SCALER if self._scale else 0)
 
     def launch(
-        self, grads: Sequence[Tensor], addresses: list[int], flag: int, loss: int
+        self,
+        grads: Sequence[Tensor],
+        addresses: list[int],
+        flag: int,
+        loss: int,
+        told: tuple[int, int],
     ) -> Landing | None:
-        """Where the row will be; None where something has changed."""
+        """Where the row will be; None where something has changed.
+
+        Args:
+            grads: the gradients.
+            addresses: where they are.
+            flag: where the flag is, which is down.
+            loss: where the loss is.
+            told: where it says what a scaler has found, and where the flag of both is; without
+                a scaler twice the flag.
+        """
         kernel = self._kernel
         moved = addresses != kernel.uploaded
         if moved and not kernel.place(grads, len(grads), addresses):
@@ -279,9 +302,11 @@ class Repeat:
         self._start(
             *self._fixed,
             landing.address,
-            *(flag, flag, loss, self.layout.blocks, self.layout.buffers_at, flag, state, terms),
+            *(flag, flag, loss, self.layout.blocks, self.layout.buffers_at),
+            *(self._scale or flag, state, terms),
             *self._work,
-            *(flag, flag, None, self._decides, True, True, False, CHUNK, CHUNKS, HEAD, WINDOW),
+            *told,
+            *(None, self._decides, True, True, self._scale != 0, CHUNK, CHUNKS, HEAD, WINDOW),
         )
         return landing
 

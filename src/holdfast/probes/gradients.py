@@ -277,12 +277,26 @@ class Meter:
         )
 
     def repeat(
-        self, decides: bool, grad: torch.dtype, loss: torch.dtype, asked: Question
+        self,
+        decides: bool,
+        grad: torch.dtype,
+        loss: torch.dtype,
+        asked: Question,
+        scale: Tensor | None,
     ) -> Repeat | None:
-        """What launches like the last step did; None where there is no such thing."""
+        """What launches like the last step did; None where there is no such thing.
+
+        Args:
+            decides: whether a bad loss alone raises the flag.
+            grad: of the gradients.
+            loss: of the loss.
+            asked: whether the norm is an outlier.
+            scale: of a GradScaler.
+        """
         kernel = None if self._no_kernel else self._kernels.get(grad)
         here = _current_device() == self._index
-        return kernel.repeat(decides, loss, asked) if kernel is not None and here else None
+        here = here and (scale is None or scale.device == self._device)
+        return kernel.repeat(decides, loss, asked, scale) if kernel is not None and here else None
 
     def _along(self, scaler: tuple[Tensor, Tensor | None] | None) -> ScalerOnDevice | None:
         """What the kernel reads and writes for a scaler; None where it cannot reach that."""

@@ -21,9 +21,9 @@ COLUMNS = {
     "backwards": "number of backward passes in this step",
 }
 
-# Accumulation windows beyond this are folded into a running sum, so that a loop that calls
-# backward for ever without stepping cannot make us hold a tensor per pass.
-_KEEP = 64
+KEPT = 64
+"""Accumulation windows beyond this are folded into a running sum, so that a loop that calls
+backward for ever without stepping cannot make us hold a tensor per pass."""
 
 
 def scalars(tensors: object) -> list[Tensor]:
@@ -51,10 +51,10 @@ class Losses:
         self._read = read
 
     @classmethod
-    def of(cls, loss: Tensor) -> Losses:
-        """The loss of one backward pass on a device."""
-        losses = cls(read=False)
-        losses.values, losses.passes = [loss], 1
+    def of(cls, values: list[Tensor], *, read: bool) -> Losses:
+        """The losses of backward passes on a device, one each."""
+        losses = cls(read=read)
+        losses.values, losses.passes = values, len(values)
         return losses
 
     @property
@@ -69,11 +69,11 @@ class Losses:
             self.settle()
         found: Sequence[Tensor] = ()
         if type(tensors) is Tensor and tensors.numel() == 1 and tensors.is_floating_point():
-            if self._read and tensors.is_cpu and self.passes <= _KEEP:
+            if self._read and tensors.is_cpu and self.passes <= KEPT:
                 number = tensors.item()
                 self.numbers.append(number)
                 return number
-            if self.passes <= _KEEP and not (self._read and tensors.is_cpu):
+            if self.passes <= KEPT and not (self._read and tensors.is_cpu):
                 self.latest = tensors
                 return None
             found = (tensors,)
@@ -86,7 +86,7 @@ class Losses:
                 self.numbers.append(number)
             else:
                 self.values.append(loss.detach())
-        if self.passes > _KEEP or len(found) > 1:
+        if self.passes > KEPT or len(found) > 1:
             self._fold()
         return number
 
@@ -105,10 +105,10 @@ class Losses:
             self.latest = None
 
     def _fold(self) -> None:
-        if len(self.values) > _KEEP:
+        if len(self.values) > KEPT:
             with torch.no_grad():
                 self.values = [torch.stack([v.reshape(()) for v in self.values]).mean()]
-        if len(self.numbers) > _KEEP:
+        if len(self.numbers) > KEPT:
             self.numbers = [sum(self.numbers) / len(self.numbers)]
 
     def on_host(self) -> tuple[float, bool] | None:

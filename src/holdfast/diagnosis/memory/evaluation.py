@@ -93,6 +93,26 @@ class _Jumps:
         return _Window(since, high, batches=2)
 
 
+_switch: tuple[Callable[[], None], Callable[[], None]] | None = None
+
+
+def offer(put_in: Callable[[], None], take_out: Callable[[], None]) -> None:
+    """Say how calls of ``train`` are told of; without this an evaluation ends with a step."""
+    global _switch
+    _switch = put_in, take_out
+
+
+def withdraw() -> None:
+    """They cannot be told of any more."""
+    global _switch
+    _switch = None
+
+
+def _leave_train_alone() -> None:
+    if _switch is not None:
+        _switch[1]()
+
+
 class Evaluation:
     """The evaluations of one process."""
 
@@ -121,6 +141,8 @@ class Evaluation:
         self.ends()
         self._since = 0
         self._window = _Window(now())
+        if _switch is not None:
+            _switch[0]()
         self._follow(frame)
 
     def fetched(self) -> None:
@@ -172,6 +194,7 @@ class Evaluation:
         changes = self._stop()
         if window is None:
             return
+        _leave_train_alone()
         window.high, window.changes = now(), changes
         if window.high == window.low:
             self._followed = _FOLLOWED  # done as it should be: no need to follow the next ones
@@ -196,7 +219,9 @@ class Evaluation:
 
     def _drop(self) -> None:
         self._stop()
-        self._window = None
+        if self._window is not None:
+            self._window = None
+            _leave_train_alone()
 
     def _stop(self) -> list[Change]:
         watch, self._watch = self._watch, None

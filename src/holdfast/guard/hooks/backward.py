@@ -74,12 +74,13 @@ class BackwardHooks(EnginePart):
         stretch = self._stretches.end() if self._stretches.now is not None else None
         if stretch is None:
             return
-        if stretch.last is not None:
-            self._window.previous = Losses.of(stretch.last)
+        window = self._window
+        if stretch.last:
+            window.previous = Losses.of(stretch.last, read=window.read)
+        if stretch.copies:
+            window.losses = Losses.of(stretch.copies, read=window.read)
         if stretch.root is not None:
             self._loss_seen(stretch.root)
-        elif stretch.copy is not None:
-            self._window.losses = Losses.of(stretch.copy)
 
     @fail_open("loss probe", ends="forward")
     def _loss_seen(self, tensors: object) -> None:

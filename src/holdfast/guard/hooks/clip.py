@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import perf_counter
 
 from torch import Tensor
 
@@ -24,19 +25,33 @@ class ClipHooks(EnginePart):
         super().__init__(state)
         self._on_device = state.settings.guard.device_path
         self._meters = state.training.registry.meters
+        self._clip_order = state.training.registry.clip_order
         self._writer, self._window, self._scaling = state.writer, state.window, state.scaling
         self._stretches, self._fast_paths = state.stretches, state.fast_paths
         self._leave_stretch = leave_stretch
 
-    @fail_open("clip probe")
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Before clipping: measure, because a non-finite norm ruins every gradient."""
-        clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        if (stretch := self._stretches.now) is not None:
-            if stretch.clip_begins(clipped):
-                return
+        stretch = self._stretches.now
+        if stretch is not None and type(parameters) is list:
+            # Without the wrapper, which takes as long as what it calls.
+            began = perf_counter()
+            try:
+                if stretch.clip_begins(self._clip_order.of(parameters)):
+                    spent = perf_counter() - began
+                    self.phases.guard += spent
+                    self.phases.last += spent
+                    return
+            except Exception as error:
+                self.failed("stretch", error)
+        if stretch is not None:
             self._leave_stretch()
-        window = self._window
+        self._measure(parameters)
+
+    @fail_open("clip probe")
+    def _measure(self, parameters: Iterable[Tensor] | Tensor) -> None:
+        clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        clipped, window = self._clip_order.of(clipped), self._window
         window.drop_early(self._writer)
         early = self._fast_paths.clip(
             clipped, window.losses, window.losses_decide, self._scaling.last()
@@ -51,10 +66,17 @@ class ClipHooks(EnginePart):
             )
         window.early = early
 
-    @fail_open("clip probe")
     def clip_ends(self) -> None:
         """Clipping is over: the measurement holds as long as nobody touches the gradients."""
-        if self._stretches.now is not None:
-            self._stretches.now.clip_ends()
-        elif self._window.early is not None:
+        if (stretch := self._stretches.now) is None:
+            self._seal()
+            return
+        try:
+            stretch.clip_ends()
+        except Exception as error:
+            self.failed("stretch", error)
+
+    @fail_open("clip probe")
+    def _seal(self) -> None:
+        if self._window.early is not None:
             self._window.early.seal()

@@ -88,7 +88,7 @@ class EndHooks(EnginePart):
             self._last_state.save(Moment(why, resume=resume))
         elif not self._writer.waiting or self._recovery.snapshots.count:
             doubt, stretch = "", self._stretches.now
-            if (stretch is not None and stretch.armed) or self._in_step():
+            if (stretch is not None and stretch.armed is not None) or self._in_step():
                 doubt = f"step {step} was cut short inside optimizer.step"
             elif "guard" in self.off:
                 doubt = "without the guard it is not known whether the last step is complete"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...actions import replace_sample
-from ...probes.batches import Batch, LoaderLedger
+from ...probes.batches import HELD, Batch, LoaderLedger
 from ...probes.ranks import ranks
 from ..engine_state import EngineState
 from ..fail_open import EnginePart, attempt, fail_open
@@ -88,7 +88,10 @@ class LoaderHooks(EnginePart):
         if "loader probe" not in self.off and indices is not None:
             # Without the wrapper, which takes as long as what it calls.
             try:
-                self._feed.drew(iterator, indices)
+                ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
+                if ledger is None:
+                    ledger = LoaderLedger.of(iterator, self._feed.ledger)
+                ledger.drew(iterator, indices)
             except Exception as error:
                 self.failed("loader probe", error)
         return kept
@@ -169,14 +172,17 @@ class LoaderHooks(EnginePart):
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
         """The loop has its next batch. A skipped step goes back to this RNG state."""
         self.phases.mark("data_wait", time.perf_counter())
-        stretch, passes = self._stretches.now, self._window.losses.passes
-        if stretch is not None and stretch.copy is not None:
-            passes = 1
+        stretch = self._stretches.now
+        passes = self._window.losses.passes if stretch is None else len(stretch.copies)
         looks = self._investigation
         # A step decided on a device is not repeated with the same RNG state, except in an exam.
         if not self.phases.on_device or looks.alert or not looks.idle:
             self._feed.keep_rng(passes)
-        self._feed.handed_out(iterator, expected, content, passes, looks)
+        ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
+        if ledger is None or ledger is not self._feed.ledger:
+            ledger = self._feed.comes_from(iterator, looks)
+        # A loop that fetches without training (validation) makes us hold two batches, no more.
+        ledger.handed_out(iterator, expected or (0, -1), content, min(HELD, 2 + passes))
         if self._watchers.on:
             attempt(self, "watchers", self._watchers.fetched, iterator, sys._getframe())
         if self._training.bad_batches.unreadable:

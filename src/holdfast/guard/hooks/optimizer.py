@@ -23,7 +23,6 @@ from ..grad_scaler import note_skip
 from ..kernel_cost import EVERY as COST_EVERY
 from ..optimizer_guard import OptimizerGuard
 from ..step_records import StepRecords
-from ..stretch import Stretch
 
 
 class OptimizerHooks(EnginePart):
@@ -60,7 +59,9 @@ class OptimizerHooks(EnginePart):
     @fail_open("parting snapshot")
     def leaves(self, optimizer: Optimizer) -> None:
         """An optimizer is about to be freed; the state after the last step would go with it."""
-        self._leave_stretch()
+        # Another one is freed at any time, also while this one's step is being decided about.
+        if (stretch := self._stretches.now) is None or stretch.goes_with(optimizer):
+            self._leave_stretch()
         whole = not out_of_reach() and id(optimizer) not in self._open
         last = whole and self._writer.stepped_last(self._training.registry.find(optimizer))
         self._recovery.leaves(optimizer, self._training.iteration, last=last)
@@ -69,7 +70,12 @@ class OptimizerHooks(EnginePart):
         """A learning-rate schedule is about to be stepped; False when it must not be."""
         if self._position.replaying or self._training.memory.held:
             return False
-        attempt(self, "recovery", self._recovery.live.saw_scheduler, scheduler)
+        if "recovery" not in self.off:
+            # Without the wrapper: many step theirs after every step.
+            try:
+                self._recovery.live.saw_scheduler(scheduler)
+            except Exception as error:
+                self.failed("recovery", error)
         return True
 
     @property
@@ -89,35 +95,65 @@ class OptimizerHooks(EnginePart):
                 attempt(self, "guard", self._training.not_covered, "guarding", why)
             return None
         closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
+        if closure is not None:
+            return self._with_closure(optimizer, closure, args, kwargs)
         stretch = self._stretches.now
         if stretch is not None:
             try:
-                if closure is None and stretch.step_begins(optimizer):
+                if stretch.step_begins(optimizer):
                     self._training.iteration += 1
                     return None
             except Exception as error:
                 self.failed("stretch", error)
             self._leave_stretch()
-        self._finite_loss.inside = closure is not None
-        if closure is None:
-            self._decide(optimizer)
-        guard = None if closure is None else self._closure_guard(optimizer)
+        self._finite_loss.inside = False
+        self._decide(optimizer)
         if "guard" in self.off:
             attempt(self, "agreement", self._stand_in, optimizer)
-        if guard is None or closure is None:
+        return None
+
+    def _with_closure(
+        self,
+        optimizer: Optimizer,
+        closure: Callable[[], Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The arguments of ``step`` with a closure after which it is decided about the step."""
+        stretch = self._stretches.now
+        if stretch is not None and stretch.takes_closure(optimizer):
+            guard = stretch.plan.guard
+        else:
+            if stretch is not None:
+                self._leave_stretch()
+            guard = self._closure_guard(optimizer)
+        self._finite_loss.inside = True
+        if "guard" in self.off:
+            attempt(self, "agreement", self._stand_in, optimizer)
+        if guard is None:
             return None
-        return with_guard(closure, lambda: self._decide(optimizer), guard.only_detect, args, kwargs)
+
+        def decide() -> None:
+            self.step_begins(optimizer, (), {})
+            self._finite_loss.inside = True
+
+        return with_guard(closure, decide, guard.only_detect, args, kwargs)
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
         stretch = self._stretches.now
-        if stretch is not None and stretch.armed:
-            self._stretch_goes_on(stretch, optimizer)
-            return
-        self._finite_loss.inside = False
+        if stretch is not None and stretch.armed is not None:
+            self._watchers.swallowed.batches = 0
+            # Without the wrapper, which takes as long as what it calls.
+            try:
+                if not stretch.step_ends(optimizer, self._training.iteration):
+                    self._next_stretch(optimizer)
+            except Exception as error:
+                self.failed("stretch", error)
         # A step inside a compiled region was not opened: nothing of ours is traced there.
-        if self._open:
+        elif self._open:
             self._conclude(optimizer)
+        self._finite_loss.inside = False
 
     def skipped_by(self, scaler: Any, optimizer: Optimizer) -> None:
         """A scaler has found its gradients non-finite, and has not called ``optimizer.step``."""
@@ -130,16 +166,14 @@ class OptimizerHooks(EnginePart):
         self._records.close(guard, record, losses)
 
     @fail_open("stretch")
-    def _stretch_goes_on(self, stretch: Stretch, optimizer: Optimizer) -> None:
-        self._watchers.swallowed.batches = 0
-        if not stretch.step_ends(optimizer, self._training.iteration):
-            self._leave_stretch()
-            self._begin_stretch(optimizer)
+    def _next_stretch(self, optimizer: Optimizer) -> None:
+        self._leave_stretch()
+        self._begin_stretch(optimizer)
 
     def _begin_stretch(self, optimizer: Optimizer) -> None:
         plan = self._fast_paths.device.plans.of(optimizer)
         if plan is not None and not self.off:
-            self._stretches.begin(optimizer, plan)
+            self._stretches.begin(optimizer, plan, self._window.previous)
 
     @fail_open("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:
