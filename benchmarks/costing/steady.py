@@ -22,8 +22,8 @@ from .rows import CUDA, Row
 VARIANTS = ("plain", "again", "guarded")
 # Steps after which a plain loop is steady; the guard looks closely at the first 256.
 _PLAIN = 30
-# Steps after a switch that are not timed: the guard takes its full path once.
-_AFTER_SWITCH = 4
+# Steps after a switch that are not timed: the guard takes its full path, then a shorter one.
+_AFTER_SWITCH = 8
 _clock = time.perf_counter if CUDA else time.process_time
 
 

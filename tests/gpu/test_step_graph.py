@@ -103,4 +103,7 @@ def test_a_compiled_loss_is_captured_too(tmp_path: Path) -> None:
     how: Any = {"compile": {"mode": "default", "loss": True}}
     _, said = run(tmp_path / "graph", replayed, graph=True, **how)
     assert said == ["graph: forward, loss and backward are replayed as CUDA graphs"]
-    torch.testing.assert_close(flat(replayed), flat(plain), atol=2e-2, rtol=2e-2)
+    # Not weights: of a bias below a batch norm the gradient is rounding, and Adam makes steps of it
+    x = data().tensors[0].cuda()
+    with torch.no_grad():
+        torch.testing.assert_close(replayed.eval()(x), plain.eval()(x), atol=2e-2, rtol=2e-2)

@@ -108,7 +108,9 @@ class _Jit:
         return self._kernel
 
 
-class _Event:
+class Event:
+    """One that the device has come to."""
+
     def __init__(self, **_: object) -> None: ...
 
     def record(self, *_: object) -> None: ...
@@ -138,7 +140,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
 
     put(torch, "empty", unpinned)
     put(Tensor, "pin_memory", lambda self: self)
-    put(torch.cuda, "Event", _Event)
+    put(torch.cuda, "Event", Event)
     put(torch.cuda, "current_device", lambda: None)
     put(torch.cuda, "is_current_stream_capturing", lambda: False)
     put(timing.Phases, "runs", lambda self, on_device: runs(self, on_device=True))

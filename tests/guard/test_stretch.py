@@ -398,3 +398,30 @@ def test_the_last_words_know_every_step(make_engine: MakeEngine, stepped: list[b
     engine.end(RuntimeError("the script crashes"))
     rows = engine.memory.rows()  # type: ignore[attr-defined]
     assert rows["step"].tolist() == list(range(steps))
+
+
+def test_a_row_is_written_when_the_last_phase_of_its_step_is_over(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The norms of a step are known before its optimizer is through; phases were lost by it."""
+
+    class Late(host_kernels.Event):
+        asked = 0
+
+        def query(self) -> bool:
+            self.asked += 1
+            return self.asked > 1
+
+        def record(self, *_: object) -> None:
+            self.asked = 0
+
+    host_kernels.install(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "Event", Late)
+    engine, loop = make_engine(device_path=True), Loop()
+    for step in range(30):
+        loop.loss(step).backward()
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+    engine.close()
+    rows = engine.memory.rows()  # type: ignore[attr-defined]
+    assert np.isfinite(rows["optimizer"][[8, 16, 24]]).all()

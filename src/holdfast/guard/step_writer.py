@@ -210,7 +210,9 @@ class StepWriter:
             readback.flying.append((measured.row, then))
         else:
             readback.send(measured.row, then)
-        if len(readback.flying) >= self.budget.together:
+        # Its gradients may be known before its last phase is over, and they are written together.
+        waits = record.timed is not None and record.timed.pending
+        if len(readback.flying) >= self.budget.together and not waits:
             readback.poll()
 
     def discard(self, row: Tensor | Landing) -> None:

@@ -179,10 +179,15 @@ class Timed:
         self._pool, self._host, self._origin = pool, host, origin
         self._marks = marks or []
 
+    @property
+    def pending(self) -> bool:
+        """Whether the device has yet to come to the end of the step."""
+        return bool(self._marks) and not self._marks[-1][1].query()
+
     def seconds(self) -> dict[str, float]:
         """Seconds per phase. With events this must be called after the last one is done."""
         host = {k: self._host[k] for k in ("data_wait", "h2d", "guard") if k in self._host}
-        if self._origin is None or not self._marks or not self._marks[-1][1].query():
+        if self._origin is None or not self._marks or self.pending:
             return host
         device: dict[str, float] = {}
         previous = self._origin

@@ -61,6 +61,7 @@ def _pass(net: LiquidNet, run: Any, x_BT: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("mamba", [False, True])
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own
 @pytest.mark.parametrize("compiled", [False, True], ids=["single", "compiled"])
 def test_the_network_is_the_same(mamba: bool, compiled: bool) -> None:
     net, x_BT = _net(mamba)

@@ -22,6 +22,7 @@ def test_values_and_gradients_are_those_of_plain_torch(channels):
     assert check.fault(channels, DEVICE) is None
 
 
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_whole_autoencoder_is_the_plain_one_to_the_rounding_of_bf16(compiled):
     torch.manual_seed(0)
