@@ -71,7 +71,7 @@ class Stretch:
         left: how many steps it may have.
         repeat: launches what decides.
         meter: has the flags.
-        ready: what writes each loss of a step.
+        ready: what writes each loss of a step, or that nobody does.
         scaling: knows which loss was scaled, and by whom.
         feed: of the loop.
         phases: its clock.
