@@ -59,7 +59,8 @@ COLUMNS = [
     "skipped", "scaler_skipped", "scale", "lr", "opt", "param_bad", "param_layer", "buffer_bad",
     "buffer_layer", "input_bad", "data_wait", "h2d", "forward", "backward", "optimizer", "other",
     "collective", "mem_allocated", "mem_reserved", "mem_retries", "rss", "batch", "worker", "guard",
-    "guard_device", "loss_usual", "loss_limit", "norm_usual", "norm_limit", "outlier", "clip",
+    "guard_device", "guard_hidden", "loss_usual", "loss_limit", "norm_usual", "norm_limit",
+    "outlier", "clip",
 ]  # fmt: skip
 
 DTYPE = np.dtype([("step", "<i8"), ("time", "<f8"), *((name, "<f4") for name in COLUMNS)])
@@ -77,8 +78,8 @@ def healthy(count: int, *, start: int = 0, seed: int = 0) -> Any:
     rows["grad_norm"] = 1.0 + noise.random(count)
     rows["lr"] = 1e-3
     rows["backwards"] = 1
-    unknown = ("grad_max", "scale", "param_bad", "input_bad", "guard_device", "h2d", "collective")
-    for name in unknown:
+    unknown = ("grad_max", "scale", "param_bad", "input_bad", "h2d", "collective")
+    for name in (*unknown, "guard_device", "guard_hidden"):
         rows[name] = np.nan
     rows["param_bad"][rows["step"] % 128 == 0] = 0
     for name in ("grad_layer", "param_layer", "buffer_layer", "worker"):

@@ -50,7 +50,8 @@ PARTS: dict[str, dict[str, str]] = {
     "row": {
         "guard.stretch.Stretch": "step_ends record",
         "guard.stretches.Stretches": "begin end",
-        "guard.step_writer.StepWriter": "number close_step _arrived _write _put",
+        "guard.stretch_rows.StretchRows": "close _arrived",
+        "guard.step_writer.StepWriter": "number close_step arrived _write put",
         "run.recorder.Table": "put put_array",
     },
     "look-outs": {

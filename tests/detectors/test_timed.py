@@ -45,6 +45,12 @@ def findings(make_rows, *events: Told, rows: int = 40, whole: bool = True) -> li
     return judge.findings
 
 
+def trained_by_a_framework() -> Told:
+    """Line 52 hands over to it; the model is called by line 30, of a function of the user's."""
+    inside = (30, 0.0005, {"path": (52, 30), "mark": "model", "direct": False})
+    return look("look", [(52, 0.004, {"hits": 1.0}), inside])
+
+
 def made_in_loop(seconds: float = 0.004, rest: float = 0.0005) -> Told:
     models = [called(55, rest, "model"), called(57, rest, "optimizer")]
     return look("look", [(52, seconds, {"hits": 500.0}), *models])
@@ -93,6 +99,7 @@ def test_how_bad_it_is(make_rows, events, code, severity):
         (made_in_loop(),),  # once is chance
         (slower(),),
         (made_in_loop(seconds=0.0001), made_in_loop(seconds=0.0001)),
+        (trained_by_a_framework(), trained_by_a_framework()),  # its own work is no batch
         (waits(caches=True),),  # a first pass fills a cache
         (waits(times={"seconds": 0.0001}),),  # not worth a word yet
         (reads(count=8.0),),

@@ -65,6 +65,20 @@ def test_what_a_look_costs_counts_whole_but_not_what_a_stall_takes(
     assert time._spent == counted
 
 
+@pytest.mark.parametrize(("purpose", "most"), [("look", 8), ("stall", 48)])
+def test_a_look_ends_where_no_step_says_anything(watched, purpose: str, most: int) -> None:
+    """On a slow host the trace made our own part of every step too long to count it."""
+    time = watched.state.watchers.time
+    exam = LineExam(purpose, time._lines, time._times)
+    assert exam.begin(sys._getframe())
+    time._clock.begins = True
+    try:
+        steps = next(n for n in range(1, 100) if exam.step(time._clock, sys._getframe()))
+    finally:
+        time._lines.stop()
+    assert steps == most
+
+
 def here(function, text: str) -> int:
     """The line of a function that has this text."""
     import inspect

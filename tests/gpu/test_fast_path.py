@@ -25,7 +25,16 @@ pytestmark = [
 ]
 
 # Of the host, of the clock, and of the allocator.
-_OTHER = {*TIMES, "time", "guard", "guard_device", "rss", "mem_allocated", "mem_reserved"}
+_OTHER = {
+    *TIMES,
+    "time",
+    "guard",
+    "guard_device",
+    "guard_hidden",
+    "rss",
+    "mem_allocated",
+    "mem_reserved",
+}
 
 
 class Loop:

@@ -18,7 +18,7 @@ from holdfast.probes.timing import COLUMNS as TIMES
 from .conftest import MakeEngine, MemoryRecorder
 
 # Of the host, and of the clock.
-_OTHER = {*TIMES, "time", "guard", "guard_device", "rss"}
+_OTHER = {*TIMES, "time", "guard", "guard_device", "guard_hidden", "rss"}
 
 
 def parts(norm: bool = False) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -20,7 +20,7 @@ from . import host_kernels
 from .conftest import MakeEngine, MemoryRecorder
 from .trainers import Accelerated, Closing, Trainer
 
-_OTHER = {*TIMES, "time", "guard", "guard_device", "rss"}
+_OTHER = {*TIMES, "time", "guard", "guard_device", "guard_hidden", "rss"}
 STEPS = 140
 
 Ended = tuple[MemoryRecorder, dict[str, Tensor], list[float]]

@@ -46,6 +46,21 @@ def test_kernels_that_take_longer_than_the_host_are_the_cost(make_rows):
     assert told(cost_of(rows, 1001)) == "Guard cost at most 2 ms per step (20 %)."
 
 
+def test_host_time_costs_nothing_where_the_device_is_behind(make_rows):
+    """A step of 71 ms on an H200 was told 20 %: launches had waited for room in the queue."""
+    rows = make_rows(1001, guard=2e-3)
+    rows["guard_device"][::64], rows["guard_hidden"][::64] = 4e-5, 1
+    rows["guard_hidden"][0] = 0  # the first one compiles
+    cost = cost_of(rows, 1001)
+    assert cost is not None and cost.hidden == 1
+    assert told(cost).startswith("Guard cost at most 40 µs per step (0.4 %) and")
+    assert "In 100 % of the steps that were looked at" in cost_note(cost).replace(NBSP, " ")
+    rows["guard_hidden"][::128] = 0  # in every second one
+    half = cost_of(rows, 1001)
+    assert half is not None and half.per_step == pytest.approx(1e-3, rel=0.2)
+    assert (cost + half).hidden == pytest.approx((cost.hidden + half.hidden) / 2)
+
+
 def test_bad_steps_are_told_apart(make_rows):
     """Looking for the line of a NaN takes as long as it takes, and is no price of a step."""
     bad = {100: 1, 700: 1}

@@ -263,8 +263,9 @@ def work_before_model(look: Look) -> list[Line]:
         return []
     calling = [line for line in look.now.lines if not line.direct and turn.holds(line)]
     models = [line for line in calling if line.mark == "model"]
-    # A line that calls a model itself is part of the training.
-    asked = {line.at for line in look.now.lines if line.mark == "model"}
+    # A line that calls a model is part of the training, also where it does so through others: what
+    # a framework does below it comes before the model and after it.
+    asked = {at for line in look.now.lines if line.mark == "model" for at in line.path}
     own = [line for at, line in look.now.own(turn).items() if at not in asked]
     return [line for line in own if _precedes(line, models)]
 

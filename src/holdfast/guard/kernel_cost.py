@@ -1,4 +1,10 @@
-"""What the guard's own kernels cost on a device, timed on few steps."""
+"""What the guard costs where a device computes, looked at on few steps.
+
+Its kernels are timed. And where the device is behind the host, so that it has not come to the
+first of them when the host is through with all of ours, that host time costs nothing: the next
+kernels of the script have to wait for the device anyway. A launch may even wait for room in a full
+queue, for as long as the device needs for other kernels; that is counted as ours by the clock.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,8 @@ class KernelCost:
     """Pairs of events around our kernels, read when the device is past them."""
 
     def __init__(self) -> None:
+        self.hidden = False
+        """Whether host time of ours cost nothing when it was looked at last."""
         self._events = EventPool()
 
     def begin(self) -> torch.cuda.Event | None:
@@ -23,6 +31,9 @@ class KernelCost:
 
     def end(self, record: StepRecord, began: torch.cuda.Event) -> None:
         """Stop timing."""
+        if not record.cost_events:
+            self.hidden = not began.query()
+            record.row["guard_hidden"] = float(self.hidden)
         record.cost_events = (*record.cost_events, (began, self._events.record()))
 
     def seconds(self, record: StepRecord) -> float:

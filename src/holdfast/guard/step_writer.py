@@ -174,7 +174,7 @@ class StepWriter:
     def close_step(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
         """A step is over: write its row now, or when its numbers have arrived."""
         if record.usual:
-            self._put(guard, record)
+            self.put(guard, record)
             return
         if guard.notes or not guard.announced:
             self._announce(guard, record)
@@ -205,7 +205,7 @@ class StepWriter:
             loss = losses.on_device(measured.flag.device)
             if outlier is not None or loss is not None:
                 scaling.explosion(outlier, loss)
-        readback, then = self.readback, functools.partial(self._arrived, guard, record)
+        readback, then = self.readback, functools.partial(self.arrived, guard, record)
         if isinstance(measured.row, Landing):
             readback.flying.append((measured.row, then))
         else:
@@ -218,9 +218,8 @@ class StepWriter:
         if isinstance(row, Landing):
             self.readback.send(row, lambda values: None)
 
-    def _arrived(
-        self, guard: OptimizerGuard, record: StepRecord, values: np.ndarray | None
-    ) -> None:
+    def arrived(self, guard: OptimizerGuard, record: StepRecord, values: np.ndarray | None) -> None:
+        """The numbers of a step are on the host; None where they were dropped."""
         if values is not None:
             record.arrive(values)
             if record.moved or record.refused:
@@ -249,16 +248,17 @@ class StepWriter:
                 recorder.event("scaler", record.step, data)
         self._known(guard, record, late)
         self.suspicious = record.bad or row["param_bad"] > 0
-        self._put(guard, record)
+        self.put(guard, record)
 
-    def _put(self, guard: OptimizerGuard, record: StepRecord) -> None:
+    def put(self, guard: OptimizerGuard, record: StepRecord) -> None:
         """Write a row that is complete."""
         recorder, steps, row = self.training.recorder, self.training.steps, record.row
         if recorder is None or steps is None:
             return
         if record.batches:
             self.training.bad_batches.write(recorder, record)
-        if dropped := self.budget.spend(row["guard"], record.time):
+        spent = 0.0 if self.kernel_cost.hidden else row["guard"]
+        if dropped := self.budget.spend(spent, record.time):
             recorder.event("backed_off", record.step, self.budget.facts(dropped))
         steps.put(record.step, record.time, row)
         self.latest = row

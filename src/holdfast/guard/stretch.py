@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from ..probes import learning_rate
 from ..probes._norm_kernel import Repeat
-from ..probes._norm_rows import Landing
+from ..probes._norm_rows import Landing, Layout
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
 from ..probes.gradients import DeviceReading, Meter, state_of
@@ -328,13 +328,23 @@ class Stretch:
             writer.discard(self._early[0])
             self._early = None
 
+    @property
+    def layout(self) -> Layout:
+        """Of the numbers that arrive."""
+        return self._repeat.layout
+
+    @property
+    def passes(self) -> int:
+        """Losses of each step."""
+        return len(self._ready)
+
     def record(self, noted: Noted) -> StepRecord:
         """The record of a step, as the fast path makes it."""
         plan, guard, repeat = self.plan, self.plan.guard, self._repeat
         record = StepRecord(noted.step, guard.index)
         row = record.row
         row["lr"], row["opt"], row["skipped"] = noted.rate, float(guard.index), 0.0
-        row["backwards"] = len(self._ready)
+        row["backwards"] = self.passes
         row.update(noted.host)
         record.layers, record.positions = len(guard.positions), guard.positions
         record.planned = record.acted = record.losses_decide = True

@@ -16,6 +16,7 @@ from .finite_loss import FiniteLoss, Ready
 from .grad_scaler import Scaling
 from .step_writer import StepWriter
 from .stretch import Stretch, Unwritten
+from .stretch_rows import StretchRows
 
 MOST = 8
 """Steps whose records may wait: rows from a device are a few steps late anyway."""
@@ -50,6 +51,7 @@ class Stretches:
         self._writer, self._recovery, self._investigation = writer, recovery, investigation
         self._watchers, self._finite_loss, self._scaling = watchers, finite_loss, scaling
         self._feed, self._phases = feed, phases
+        self._rows = StretchRows(writer, recovery)
 
     def begin(self, optimizer: Optimizer, plan: DevicePlan, losses: Losses) -> None:
         """After a step of the fast path: begin one where the next steps will be like it.
@@ -116,12 +118,7 @@ class Stretches:
         stretch, self.now = self.now, None
         if stretch is not None:
             stretch.give_up(self._writer)
-            comparability, losses = self._writer.training.comparability, Losses()
-            for noted in stretch.noted:
-                if noted.changed:
-                    data = {"holds": comparability.holds, "why": comparability.why}
-                    self._writer.training.record_at("comparable", noted.step, data)
-                self._writer.close_step(stretch.plan.guard, stretch.record(noted), losses)
+            self._rows.close(stretch)
         return stretch
 
 

@@ -27,6 +27,7 @@ GUARD_COLUMNS = {
     "scale": "scale of the user's GradScaler, NaN without one",
     "guard": "host seconds spent in holdfast during this step",
     "guard_device": "device seconds of holdfast's own kernels, sampled",
+    "guard_hidden": "1 when the device was behind, so that host seconds cost nothing; sampled",
 }
 
 STEP_COLUMNS: dict[str, str] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,35 +60,65 @@ class Sums:
 
 
 class Landing:
-    """A row in pinned memory that the device writes and the host reads when it is complete."""
+    """A row in pinned memory that the device writes and the host reads when it is complete.
 
-    def __init__(self, home: deque[Landing], row: Tensor) -> None:
-        self.row = row
-        self.address = row.data_ptr()
-        self._home = home
-        self._values: np.ndarray = row.numpy()
-        self._words = self._values.view(np.int64)
-        self._words.fill(_PENDING)
+    Args:
+        home: where it waits to be used again.
+        table: all rows.
+        words: the same numbers as integers.
+        at: which of them it is.
+    """
+
+    def __init__(self, home: deque[Landing], table: Tensor, words: np.ndarray, at: int) -> None:
+        self.row = table[at]
+        self.address = self.row.data_ptr()
+        self.home, self.words, self.at = home, words, at
         self.expected = 0
         """So many numbers are on their way."""
 
     @property
     def complete(self) -> bool:
         """Whether every number has arrived."""
-        words = self._words[: self.expected]
+        words = self.words[self.at, : self.expected]
         return bool(words[-1] != _PENDING) and not bool((words == _PENDING).any())
 
     def take(self) -> np.ndarray:
         """The numbers; the row is free again."""
-        values = self._values[: self.expected].copy()
-        self._words.fill(_PENDING)
-        self._home.append(self)
+        words = self.words[self.at, : self.expected]
+        values = words.view(np.float64).copy()
+        words.fill(_PENDING)
+        self.home.append(self)
+        return values
+
+
+class Landings:
+    """Several rows of one width that are read together: for each alone it would cost as much."""
+
+    def __init__(self, rows: Sequence[Landing]) -> None:
+        self._rows = rows
+        self._words, self._width = rows[0].words, rows[0].expected
+        self._at = [row.at for row in rows]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every number has arrived."""
+        if self._words[self._at[-1], self._width - 1] == _PENDING:  # written last
+            return False
+        return not bool((self._words[self._at, : self._width] == _PENDING).any())
+
+    def take(self) -> np.ndarray:
+        """The numbers, a row for each; the rows are free again."""
+        values = self._words[self._at, : self._width].view(np.float64)
+        self._words[self._at, : self._width] = _PENDING
+        self._rows[0].home.extend(self._rows)
         return values
 
 
 def landings(width: int) -> deque[Landing]:
     """Rows of so many numbers; each comes back when it has been read."""
     home: deque[Landing] = deque()
-    for row in torch.empty(_LANDINGS, width, dtype=torch.float64, pin_memory=True).unbind():
-        home.append(Landing(home, row))
+    table = torch.empty(_LANDINGS, width, dtype=torch.float64, pin_memory=True)
+    words = table.numpy().view(np.int64)
+    words.fill(_PENDING)
+    home.extend(Landing(home, table, words, at) for at in range(_LANDINGS))
     return home

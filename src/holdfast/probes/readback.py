@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._norm_rows import Landing
+from ._norm_rows import Landing, Landings
 
 SLOTS = 16
 
@@ -39,7 +39,7 @@ class Readback:
         self._limit = slots
         self._made = 0
         self._free: list[_Slot] = []
-        self.flying: deque[tuple[_Slot | Landing, Receiver]] = deque()
+        self.flying: deque[tuple[_Slot | Landing | Landings, Receiver]] = deque()
         """What is on its way, and who gets it."""
 
     def send(self, vector: Tensor | Landing, then: Receiver) -> None:
@@ -62,7 +62,7 @@ class Readback:
         """Hand over everything that has arrived; ``wait`` only at the very end of a run."""
         while self.flying:
             carrier, then = self.flying[0]
-            if isinstance(carrier, Landing):
+            if isinstance(carrier, Landing | Landings):
                 if not carrier.complete:
                     if not wait:
                         return

@@ -85,13 +85,12 @@ class Recovery:
 
     def concerns(self, record: StepRecord) -> bool:
         """Whether a step must be told: few of a run that is well, all of one that is not."""
-        return (
-            self.attentive
-            or record.outlier != 0
-            or record.bad
-            or record.step % LOOK == 0
-            or record.row["param_bad"] > 0
-        )
+        odd = record.outlier != 0 or record.bad or record.row["param_bad"] > 0
+        return odd or self.concerns_at(record.step)
+
+    def concerns_at(self, step: int) -> bool:
+        """Whether it must be told even where nothing is out of order."""
+        return self.attentive or step % LOOK == 0
 
     def known(self, guard: Guarded, record: StepRecord) -> None:
         """The numbers of a step are on the host."""

@@ -3,7 +3,8 @@
 Told apart are an ordinary step, the start of a run (names are recorded, tests are made once), and
 steps with non-finite values: finding their cause takes as long as it takes, and says nothing about
 the price of an ordinary step. Above its budget the guard drops parts in an order; what cannot be
-dropped is the floor that skipping a bad step needs.
+dropped is the floor that skipping a bad step needs. Where a device is behind the host, time of the
+host costs nothing, and only our kernels count.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class Cost:
     """Our part of the very first step, which sets everything up."""
     device: bool = False
     """Whether a device computed beside the host, which hides part of our time."""
+    hidden: float = 0.0
+    """Share of the ordinary steps in which it hid all of it, which is then not in ``ours``."""
     budget: float = 0.0
     """The share that was allowed, where it was exceeded."""
     dropped: tuple[str, ...] = ()
@@ -101,6 +104,8 @@ class Cost:
             start_ours=self.start_ours + other.start_ours,
             first=self.first + other.first,
             device=self.device or other.device,
+            hidden=(self.hidden * self.steps + other.hidden * other.steps)
+            / (self.steps + other.steps),
             budget=max(self.budget, other.budget),
             dropped=tuple(part for part in _DROPPED if part in (*self.dropped, *other.dropped)),
         )
@@ -137,6 +142,10 @@ def cost_of(rows: Rows, written: int, events: Iterable[Event] = ()) -> Cost | No
     ours = every * float((guard * stands_for)[late].sum())
     kernels = _column(rows, "guard_device")
     kernels = kernels[np.isfinite(kernels) & (kernels > 0)]
+    looked = _column(rows, "guard_hidden")
+    looked = looked[np.isfinite(looked)][1:]
+    hidden = float(looked.mean()) if len(looked) else 0.0
+    ours *= 1 - hidden
     if len(kernels) > 1:
         # The first sample has compiled them. Where the device is the limit they are what is paid.
         ours = max(ours, count * float(np.median(kernels[1:])))
@@ -154,6 +163,7 @@ def cost_of(rows: Rows, written: int, events: Iterable[Event] = ()) -> Cost | No
         start_ours=float((guard * stands_for)[early].sum()),
         first=first if math.isfinite(first) else 0.0,
         device=len(kernels) > 0,
+        hidden=hidden,
         budget=max((_number(data.get("budget")) for data in over), default=0.0),
         dropped=tuple(part for part in _DROPPED if part in parts),
     )
@@ -209,6 +219,11 @@ def cost_note(cost: Cost | None) -> str:
     if cost is None or not math.isfinite(cost.share):
         return cost_words(cost)
     bound = "; the device computes meanwhile, so that the loop lost no more" if cost.device else ""
+    if cost.hidden:
+        bound += (
+            f". In {words.percent(cost.hidden)} of the steps that were looked at the device was "
+            "behind the host, whose time costs nothing then: there only kernels count"
+        )
     return (
         f"{cost_words(cost)} Measured: time inside holdfast on the training thread over the wall "
         f"time of the same steps{bound}.{_over_budget(cost)}"
