@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from holdfast.guard.engine import Engine
 from holdfast.guard.stretch import Stretch
 from holdfast.guard.stretches import Stretches
+from holdfast.probes import _norm_kernel
 from holdfast.probes.timing import COLUMNS as TIMES
 
 from . import host_kernels
@@ -425,3 +426,22 @@ def test_a_row_is_written_when_the_last_phase_of_its_step_is_over(
     engine.close()
     rows = engine.memory.rows()  # type: ignore[attr-defined]
     assert np.isfinite(rows["optimizer"][[8, 16, 24]]).all()
+
+
+def test_a_device_is_told_once_where_gradients_come_back_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host_kernels.install(monkeypatch)
+    kernel = _norm_kernel.NormKernel(torch.device("cpu"))
+    told: list[int] = []
+    table = kernel._table
+    monkeypatch.setattr(kernel, "_table", lambda count: told.append(count) or table(count))
+    turns = [[torch.randn(3), torch.randn(5)] for _ in range(9)]
+    for grads in (*turns[:3], *turns[:3], *turns, turns[8]):
+        places = [grad.data_ptr() for grad in grads]
+        assert kernel.place(grads, 2, places)
+        assert kernel._addresses.tolist() == kernel.uploaded == places
+        assert kernel._fixed[0] == kernel._addresses.data_ptr()
+    assert len(told) == 9 and len(kernel._told) == 8
+    kernel.place([torch.zeros(7)], 1, [4])
+    assert kernel._addresses.tolist() == [4]

@@ -25,7 +25,7 @@ from ..actions import switch_to_fused
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..probes import learning_rate
 from ..probes._host_norms import plain
-from ..probes.gradients import EarlyNorms
+from ..probes.early_norms import EarlyNorms
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord

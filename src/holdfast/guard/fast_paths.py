@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..diagnosis.nonfinite.investigation import Investigation
-from ..probes.gradients import EarlyNorms
+from ..probes.early_norms import EarlyNorms
 from ..probes.loss import Losses
 from ..probes.step_record import StepRecord
 from ..recovery.rollback import Recovery

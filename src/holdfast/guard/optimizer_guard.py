@@ -17,7 +17,8 @@ from ..actions.restore_buffers import BufferKeeper
 from ..actions.skip_update import Snapshot
 from ..config import GuardSettings
 from ..probes._host_norms import HostNorms, plain
-from ..probes.gradients import DeviceReading, EarlyNorms, Meter, Meters
+from ..probes.early_norms import EarlyNorms
+from ..probes.gradients import DeviceReading, Meter, Meters
 from ..probes.loss import Losses
 from ..probes.model_state import largest_on_device, nonfinite_on_host
 from ..probes.step_record import StepRecord

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..probes.gradients import EarlyNorms
+from ..probes.early_norms import EarlyNorms
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
 from .registry import OptimizerRegistry

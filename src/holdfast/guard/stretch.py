@@ -26,7 +26,8 @@ from ..probes._norm_kernel import Repeat
 from ..probes._norm_rows import Landing, Layout
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
-from ..probes.gradients import DeviceReading, Meter, state_of
+from ..probes.early_norms import state_of
+from ..probes.gradients import DeviceReading, Meter
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
@@ -71,7 +72,7 @@ class Stretch:
         left: how many steps it may have.
         repeat: launches what decides.
         meter: has the flags.
-        ready: what writes each loss of a step.
+        ready: what writes each loss of a step, or that nobody does.
         scaling: knows which loss was scaled, and by whom.
         feed: of the loop.
         phases: its clock.

@@ -1,0 +1,74 @@
+"""Norms of gradients from before a script clips them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..shards import local
+from ._host_norms import GradientReading, plain
+from .gradients import DeviceReading, Meters
+
+
+class EarlyNorms:
+    """Norms taken before the user's clipping, valid while nobody touches the gradients after it.
+
+    Clipping by a norm that is not finite turns every gradient into NaN, and with it the
+    evidence which layer went first.
+    """
+
+    decided: bool = False
+    """Whether ``on_device`` has been judged too, as part of one optimizer's step."""
+    used: bool = False
+    """Whether a step has taken it."""
+    loss_decides: bool = False
+
+    def __init__(self, grads: list[Tensor]) -> None:
+        self._grads = grads
+        self._seal: tuple[list[int], list[int]] = [], []
+        self.on_host: GradientReading | None = None
+        self.on_device: DeviceReading | None = None
+
+    @classmethod
+    def taken(
+        cls,
+        parameters: Iterable[Tensor],
+        on_host: Callable[[list[Tensor]], GradientReading] | None,
+        meters: Meters,
+        loss_on: Callable[[torch.device], Tensor | None],
+        loss_decides: Callable[[], bool],
+    ) -> EarlyNorms:
+        """Measure now: on the host where that is allowed and free, else where they live."""
+        grads = [p.grad for p in parameters if p.grad is not None]
+        kinds = {g.device.type for g in grads}
+        early = cls(grads)
+        if kinds == {"cpu"} and on_host is not None:
+            early.on_host = on_host(plain(grads))
+        elif kinds in ({"cuda"}, {"cpu"}):
+            home = grads[0].device
+            early.on_device = meters.of(home).measure(
+                plain(grads), loss_on(home), loss_decides=loss_decides(), extras=None
+            )
+        return early
+
+    def seal(self) -> None:
+        """Clipping is over."""
+        self._seal = state_of(self._grads)
+        self._grads = []
+
+    def fits(self, grads: Sequence[Tensor]) -> bool:
+        """Whether these are the gradients that were measured, untouched since."""
+        return bool(self._seal[0]) and self._seal == state_of(grads)
+
+
+def state_of(grads: Sequence[Tensor]) -> tuple[list[int], list[int]]:
+    """Which gradients these are, and how often each was written."""
+    if {*map(type, grads)} != {Tensor}:
+        grads = list(map(local, grads))
+    return list(map(id, grads)), list(map(_version_of, grads))
+
+
+_version_of: Callable[[Tensor], int] = operator.attrgetter("_version")
