@@ -25,12 +25,12 @@ from ..actions import switch_to_fused
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..probes import learning_rate
 from ..probes._host_norms import plain
-from ..probes.early_norms import EarlyNorms
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from ..probes.updates import EVERY as UPDATES_EVERY
 from ..recovery.rollback import Recovery
+from .early_norms import EarlyNorms
 from .grad_scaler import found_by
 from .kernel_cost import EVERY as COST_EVERY
 from .optimizer_guard import OptimizerGuard, grad_of, parameters_of

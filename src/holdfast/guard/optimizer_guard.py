@@ -17,7 +17,6 @@ from ..actions.restore_buffers import BufferKeeper
 from ..actions.skip_update import Snapshot
 from ..config import GuardSettings
 from ..probes._host_norms import HostNorms, plain
-from ..probes.early_norms import EarlyNorms
 from ..probes.gradients import DeviceReading, Meter, Meters
 from ..probes.loss import Losses
 from ..probes.model_state import largest_on_device, nonfinite_on_host
@@ -26,6 +25,7 @@ from ..probes.updates import Updates
 from .armed_skip import FUSED, HIDDEN, SNAPSHOT, ArmedSkip
 from .decision_place import DecisionPlace
 from .device_launch import DeviceLaunch
+from .early_norms import EarlyNorms
 from .optimizer_form import OptimizerForm
 from .outliers import Outliers
 from .step_buffers import StepBuffers

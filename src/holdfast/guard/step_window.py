@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..probes.early_norms import EarlyNorms
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
+from .early_norms import EarlyNorms
 from .registry import OptimizerRegistry
 from .step_writer import StepWriter
 

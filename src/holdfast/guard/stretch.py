@@ -26,12 +26,12 @@ from ..probes._norm_kernel import Repeat
 from ..probes._norm_rows import Landing, Layout
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
-from ..probes.early_norms import state_of
 from ..probes.gradients import DeviceReading, Meter
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
 from .device_fast_path import DevicePlan
+from .early_norms import state_of
 from .fail_open import capturing, current_device, stream_of
 from .feed import Feed
 from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready, only_part

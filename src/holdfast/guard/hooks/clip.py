@@ -8,7 +8,7 @@ from time import perf_counter
 from torch import Tensor
 
 from ...probes._host_norms import read_on_host
-from ...probes.early_norms import EarlyNorms
+from ..early_norms import EarlyNorms
 from ..engine_state import EngineState
 from ..fail_open import EnginePart, fail_open
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from ..probes._host_norms import GradientReading, plain
+from ..probes.gradients import DeviceReading, Meters
 from ..shards import local
-from ._host_norms import GradientReading, plain
-from .gradients import DeviceReading, Meters
 
 
 class EarlyNorms:
