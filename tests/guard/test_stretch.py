@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -10,10 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from holdfast.config import Settings
+from holdfast.diagnosis.watchers import Watchers
 from holdfast.guard.engine import Engine
 from holdfast.guard.stretch import Stretch
 from holdfast.guard.stretches import Stretches
 from holdfast.probes import _norm_kernel
+from holdfast.probes.cost_budget import Budget
+from holdfast.probes.step_record import StepRecord
 from holdfast.probes.timing import COLUMNS as TIMES
 
 from . import host_kernels
@@ -436,6 +441,7 @@ def test_a_device_is_told_once_where_gradients_come_back_to(
     told: list[int] = []
     table = kernel._table
     monkeypatch.setattr(kernel, "_table", lambda count: told.append(count) or table(count))
+    monkeypatch.setattr(_norm_kernel, "_TOLD", 8)
     turns = [[torch.randn(3), torch.randn(5)] for _ in range(9)]
     for grads in (*turns[:3], *turns[:3], *turns, turns[8]):
         places = [grad.data_ptr() for grad in grads]
@@ -445,3 +451,57 @@ def test_a_device_is_told_once_where_gradients_come_back_to(
     assert len(told) == 9 and len(kernel._told) == 8
     kernel.place([torch.zeros(7)], 1, [4])
     assert kernel._addresses.tolist() == [4]
+
+
+def test_watchers_see_the_steps_of_a_stretch(
+    make_engine: MakeEngine, stepped: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, original = list[int](), Watchers.step_ended
+
+    def counted(self: Watchers, record: StepRecord, frame: FrameType) -> None:
+        ended.append(record.step)
+        assert record.row["guard"] > 0 and len(record.positions) == 4
+        original(self, record, frame)
+
+    monkeypatch.setattr(Watchers, "step_ended", counted)
+    engine, loop = make_engine(Settings(), device_path=True, budget=1.0), Loop()
+    kept: list[Tensor] = []
+    for step in range(100):
+        loop.loss(step % 50).backward()
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+        kept.append(torch.zeros(20_000))
+    engine.close()
+    assert sum(stepped) > 40 and not engine.off
+    assert ended == list(range(100))
+    # Once in the first steps, and what goes on growing is measured again.
+    events = engine.memory.events  # type: ignore[attr-defined]
+    found = [(data["name"], step > 50) for kind, step, data in events if kind == "growth"]
+    assert found == [("kept", False), ("kept", True)]
+
+
+def test_batches_that_a_stretch_holds_are_no_leak(
+    make_engine: MakeEngine, stepped: list[bool]
+) -> None:
+    engine, loop = make_engine(Settings(), device_path=True, budget=1.0), Loop()
+    data = [batch(step % 50) for step in range(120)]
+    for x in DataLoader(data, batch_size=None):  # type: ignore[arg-type]
+        loop.model(x).square().mean().backward()
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+    engine.close()
+    assert sum(stepped) > 60 and not engine.off
+    assert not engine.memory.of_kind("growth")  # type: ignore[attr-defined]
+
+
+def test_where_steps_are_long_no_batch_is_held_for_a_stretch(
+    make_engine: MakeEngine, stepped: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(device_path=True, budget=1.0)
+
+    class Long(Budget):
+        pace = property(lambda self: 0.1, lambda self, seconds: None)  # type: ignore[assignment]
+
+    monkeypatch.setattr(engine.state.writer.budget, "__class__", Long)
+    Loop().run(nothing)
+    assert not stepped and not engine.off

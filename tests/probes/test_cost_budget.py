@@ -36,6 +36,14 @@ def test_within_the_budget_nothing_is_said_and_the_start_does_not_count() -> Non
     assert windows(Budget(0.02), 5e-3, 1e-5, 1e-5) == ["", "", ""]
 
 
+def test_the_pace_is_that_of_the_last_eight_steps() -> None:
+    budget = Budget(0.02)
+    assert budget.pace == float("inf")
+    for step in range(24):
+        budget.spend(0.0, 100.0 + step * (1.0 if step < 16 else 0.25))
+    assert budget.pace < 0.3
+
+
 def test_an_event_has_microseconds_and_percent() -> None:
     budget = Budget(0.02)
     windows(budget, 1e-4, 1e-4)

@@ -20,6 +20,9 @@ from .stretch_rows import StretchRows
 
 MOST = 8
 """Steps whose records may wait: rows from a device are a few steps late anyway."""
+# Seconds that they may wait: batches are held meanwhile, in case one is bad, and where steps are
+# long, host time does not matter. A guess.
+_LATE = 0.16
 
 
 class Stretches:
@@ -85,6 +88,7 @@ class Stretches:
         """How many steps there are until something is due."""
         writer, step = self._writer, self._writer.training.iteration
         most = min(MOST, self._phases.stays_idle, self._watchers.resumes - step - 1)
+        most = min(most, _LATE / max(1e-6, writer.budget.pace))
         if self._feed.ledger is None:
             most = min(most, self._recovery.look_at - step)
         for every in (plan.every, writer.often(writer.memory_every)):
@@ -108,7 +112,7 @@ class Stretches:
             and not (recovery.awaits_step or recovery.replay.running or recovery.replay.again)
             and recovery.quiet
             and not (memory.lost or memory.held or memory.again or memory.split.news)
-            and not (self._watchers.on or guard.outliers.clipping)
+            and not guard.outliers.clipping
             and self._finite_loss.on
             and ranks() == 1
         )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 # Steps per judgement; the first window (compilation, first allocations) does not count.
 _WINDOW = 64
+# Steps by which the pace is known.
+_PACE = 8
 # How much less often optional measurements are taken afterwards.
 LEAN = 16
 
@@ -38,15 +42,22 @@ class Budget:
         """Our share of the last window, and our seconds in a step of it."""
         self.together = 1
         """How many rows from the device are handled at a time: more while steps are short."""
+        self.pace = math.inf
+        """Seconds of a step, by the last eight; endless while nothing is known."""
         self._told = False
         self._ours = 0.0
         self._since: float | None = None
+        self._last = 0.0
         self._steps = 0
 
     def spend(self, ours: float, now: float) -> str:
         """Count one step; the part that has just been dropped, the floor once, mostly nothing."""
         self._ours += ours
         self._steps += 1
+        if self._steps % _PACE == 0:
+            if self._last:
+                self.pace = max(0.0, now - self._last) / _PACE
+            self._last = now
         if self._steps % _WINDOW:
             return ""
         since, self._since = self._since, now

@@ -35,6 +35,8 @@ class BackwardHooks(EnginePart):
         if stretch is not None:
             try:
                 if stretch.backward_begins(tensors, finite, sys._getframe()):
+                    if self._watchers.on:
+                        attempt(self, "watchers", self._watchers.backward, tensors)
                     return False
             except Exception as error:
                 self.failed("stretch", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,6 +24,7 @@ from ..grad_scaler import note_skip
 from ..kernel_cost import EVERY as COST_EVERY
 from ..optimizer_guard import OptimizerGuard
 from ..step_records import StepRecords
+from ..stretch import Stretch
 
 
 class OptimizerHooks(EnginePart):
@@ -150,6 +152,8 @@ class OptimizerHooks(EnginePart):
                     self._next_stretch(optimizer)
             except Exception as error:
                 self.failed("stretch", error)
+            if self._watchers.on and stretch.noted:
+                self._watched(stretch)
         # A step inside a compiled region was not opened: nothing of ours is traced there.
         elif self._open:
             self._conclude(optimizer)
@@ -164,6 +168,14 @@ class OptimizerHooks(EnginePart):
         record.told_to = self._position.replaying or self._training.memory.lost
         guard.note_losses(record, losses)
         self._records.close(guard, record, losses)
+
+    @fail_open("watchers")
+    def _watched(self, stretch: Stretch) -> None:
+        """A step of a stretch is over: its record comes later, but for what watchers ask of it."""
+        guard, noted = stretch.plan.guard, stretch.noted[-1]
+        record = StepRecord(noted.step, guard.index, {"data_wait": math.nan, **noted.host})
+        record.positions = guard.positions
+        self._watchers.step_ended(record, sys._getframe())
 
     @fail_open("stretch")
     def _next_stretch(self, optimizer: Optimizer) -> None:
