@@ -108,6 +108,20 @@ def test_both_ways_are_one(
     compare((short, here), (long, there), _OTHER)
 
 
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each step that a stretch was asked about was its own."""
+    found: list[bool] = []
+    original = Stretch.step_begins
+
+    def counted(self: Stretch, optimizer: object) -> bool:
+        found.append(original(self, optimizer))
+        return found[-1]
+
+    monkeypatch.setattr(Stretch, "step_begins", counted)
+    return found
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -116,16 +130,8 @@ def test_both_ways_are_one(
     ],
 )
 def test_a_stretch_changes_nothing_but_when_rows_are_written(
-    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, kind: str
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, own: list[bool], kind: str
 ) -> None:
-    own: list[bool] = []
-    original = Stretch.step_begins
-
-    def counted(self: Stretch, optimizer: object) -> bool:
-        own.append(original(self, optimizer))
-        return own[-1]
-
-    monkeypatch.setattr(Stretch, "step_begins", counted)
     short = trained(make_engine, kind, False, waits=False)
     assert sum(own) > 30
     monkeypatch.setattr(Stretches, "begin", lambda *_: None)
@@ -152,16 +158,8 @@ class ByTrainer(Loop):
 
 @pytest.mark.parametrize("kind", [Accelerated, Closing])
 def test_the_steps_of_trainers_are_the_same(
-    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, kind: Trainer
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, own: list[bool], kind: Trainer
 ) -> None:
-    own: list[bool] = []
-    original = Stretch.step_begins
-
-    def counted(self: Stretch, optimizer: object) -> bool:
-        own.append(original(self, optimizer))
-        return own[-1]
-
-    monkeypatch.setattr(Stretch, "step_begins", counted)
     ways: list[tuple[MemoryRecorder, Loop]] = []
     for _ in ("stretch", "fast path", "losses without a kernel"):
         engine, loop = make_engine(budget=1.0, explain=False), ByTrainer(kind)
