@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.actions import _loss_kernel
-from holdfast.guard import fail_open, finite_loss, stretch
+from holdfast.guard import fail_open, finite_loss, stretch, stretches
 from holdfast.probes import _device_baseline, _norm_kernel, gradients, timing
 from holdfast.probes._device_baseline import ANSWERS, HEAD, Question, Terms
 from holdfast.probes._norm_kernel import SCALER
@@ -157,4 +157,5 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     put(fail_open, "stream_of", lambda device: 0)
     put(finite_loss, "current_device", lambda: -1)  # also where there is a GPU
     put(stretch, "current_device", lambda: -1)
+    put(stretches, "_LATE", 1e6)  # these kernels are slow, and so is a busy machine
     put(stretch, "stream_of", lambda device: 0)
