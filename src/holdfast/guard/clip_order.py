@@ -1,7 +1,7 @@
 """Parameters that a script clips, in the order of the optimizer that will step with them.
 
-Scripts clip ``model.parameters()``; an optimizer with several groups, or with frozen weights left
-out, has the same ones in another order. What is measured before clipping must be what the step is
+Scripts clip ``model.parameters()``; an optimizer with several groups, or without frozen weights,
+has the same ones in another order. What is measured before clipping must be what the step is
 about, or it would be measured again after it, when the norm is gone.
 """
 
@@ -37,7 +37,7 @@ class ClipOrder:
     def of(self, clipped: list[Tensor]) -> list[Tensor]:
         """The same parameters in the order of their optimizer; as they are where there is none.
 
-        Those of no optimizer are left out as long as they have no gradient.
+        Those of no optimizer do not count while they have no gradient.
         """
         ids = list(map(id, clipped))
         if ids != self._clipped:
