@@ -2,17 +2,19 @@
 
     python benchmarks/host_cost.py                          # every row this machine can run
     python benchmarks/host_cost.py --rows loop scaler-clip --blocks 12
+    python benchmarks/host_cost.py --together --blocks 12   # in one process: less time on a GPU
     python benchmarks/host_cost.py --whole --rows loop lightning   # wall against wall
     python benchmarks/host_cost.py --healthy 12             # so many healthy scripts of the corpus
     python benchmarks/host_cost.py --healthy reinforce_pole amp_scaler
     python benchmarks/host_cost.py --quick --write          # also into benchmarks/results/
 
 Steady steps: every row is a process under ``holdfast run``, in which blocks of plain, plain again
-and guarded steps alternate. ``added`` is the median over rounds of a guarded block less the plain
-block of its round, in microseconds per step (of CPU time where there is no GPU); ``noise`` is plain
-over plain, which would be 1 on a machine at rest. Parts are measured apart, with timers around the
-guard's methods. What is missing to ``added`` is torch's calling of hooks, and caches that we have
-emptied; less than the parts is added where the guard spares a part of torch.
+and guarded steps alternate, timed in windows of eight. ``quartile``, ``added`` and ``mean`` are
+lower quartile, median and mean of guarded windows less those of plain ones, in microseconds per
+step (of CPU time where there is no GPU); ``noise`` is quartile and median of plain less plain,
+which would be 0 on a machine at rest. Parts are measured apart, with timers around the guard's
+methods. What is missing to ``added`` is torch's calling of hooks, and caches that we have emptied;
+less than the parts is added where the guard spares a part of torch.
 
 Whole runs: ``python SCRIPT`` against ``holdfast run SCRIPT`` by turns, in start, steady and end.
 Healthy scripts: the same of the corpus, from their first optimizer to their last line.
@@ -26,7 +28,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
@@ -42,59 +44,71 @@ WHOLE = ("loop", "scaler-clip", "lightning", "transformers", "compiled-amp")
 """Whole runs by default: those that a user complains about."""
 
 
-def measure_here(name: str, blocks: int, steps: int) -> None:
-    """Under ``holdfast run``: time a row and hand the figures to the parent."""
+def measure_here(names: Sequence[str], blocks: int, steps: int) -> None:
+    """Under ``holdfast run``: time rows and hand the figures to the parent."""
     from holdfast.boot import session
 
-    found = steady.measure(rows.find(name), blocks, steps, session._make_engine)
-    print(_RESULT + json.dumps(asdict(found)), flush=True)
+    for name in names:
+        found = steady.measure(rows.find(name), blocks, steps, session._make_engine)
+        print(_RESULT + json.dumps(asdict(found)), flush=True)
+        if name != names[-1]:
+            session._make_engine()
 
 
-def steady_row(row: Row, blocks: int, steps: int) -> Steady | str:
-    """Measure a row in a process of its own; what went wrong where it did."""
+def steady_rows(chosen: Sequence[Row], blocks: int, steps: int) -> Iterator[Steady]:
+    """Measure rows in a process of their own; ends early where it does."""
     with tempfile.TemporaryDirectory() as folder:
-        command = whole.command("guarded", [sys.argv[0], "--row", row.name], folder)
-        command += ["--blocks", str(blocks), "--steps", str(steps)]
-        done = subprocess.run(
-            command, env=whole.environment(), capture_output=True, text=True, check=False
+        command = whole.command(
+            "guarded", [sys.argv[0], "--row", *(x.name for x in chosen)], folder
         )
-    results = [x for x in done.stdout.splitlines() if x.startswith(_RESULT)]
-    if not results:
-        return " ".join((done.stderr or done.stdout).split())[-300:]
-    found = Steady(**json.loads(results[0].removeprefix(_RESULT)))
-    for said in done.stdout.splitlines():
-        if said.startswith("parts.PARTS"):
-            print(said, file=sys.stderr)
-    return found
+        command += ["--blocks", str(blocks), "--steps", str(steps)]
+        with subprocess.Popen(
+            command, env=whole.environment(), stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            for said in process.stdout:
+                if said.startswith(_RESULT):
+                    yield Steady(**json.loads(said.removeprefix(_RESULT)))
+                elif said.startswith("parts.PARTS"):
+                    print(said, file=sys.stderr)
 
 
-def steady_table(chosen: Sequence[Row], blocks: int, steps: int) -> list[str]:
+def steady_table(chosen: Sequence[Row], blocks: int, steps: int, *, together: bool) -> list[str]:
     """The table of steady steps, printed as it grows."""
     lines = [
         "## Steady steps",
         "",
         f"{blocks} blocks of {steps} steps of each variant; microseconds per step.",
         "",
-        f"| row | what | plain | added | quartiles | ratio | noise | until steady s | "
+        f"| row | what | plain | quartile | added | mean | ratio | noise | until steady s | "
         f"{' | '.join(PARTS)} | all parts |",
-        "|---|---|---|---|---|---|---|---|" + "---|" * (len(PARTS) + 1),
+        "|---|---|---|---|---|---|---|---|---|" + "---|" * (len(PARTS) + 1),
     ]
     print("\n".join(lines), flush=True)
-    for row in chosen:
-        why = row.missing
-        found = why if why else steady_row(row, blocks, steps)
-        if isinstance(found, str):
-            lines.append(f"| {row.name} | {row.what} | not measured: {found} |")
-        else:
-            parts = " | ".join(f"{found.parts.get(part, 0.0):.1f}" for part in PARTS)
-            low, high = found.spread
-            lines.append(
-                f"| {row.name} | {row.what} | {found.plain:.0f} | **{found.added:.0f}** "
-                f"| {low:.0f} to {high:.0f} | {found.ratio:.3f} | {found.noise:.3f} "
-                f"| {found.until:.2f} | {parts} | {sum(found.parts.values()):.0f} |"
-            )
-        print(lines[-1], flush=True)
+
+    def add(line: str) -> None:
+        lines.append(line)
+        print(line, flush=True)
+
+    here = [row for row in chosen if not row.missing]
+    missed = {row.name: row for row in chosen}
+    for some in [here] if together else [[row] for row in here]:
+        for found in steady_rows(some, blocks, steps):
+            add(_steady_line(missed.pop(found.row), found))
+    for row in missed.values():
+        why = row.missing or "its process ended without a result; see above"
+        add(f"| {row.name} | {row.what} | not measured: {why} |")
     return lines
+
+
+def _steady_line(row: Row, found: Steady) -> str:
+    parts = " | ".join(f"{found.parts.get(part, 0.0):.1f}" for part in PARTS)
+    low, middle = found.noise
+    return (
+        f"| {row.name} | {row.what} | {found.plain:.0f} | {found.quiet:.0f} "
+        f"| **{found.added:.0f}** | {found.mean:.0f} | {found.ratio:.3f} | {low:.0f}, {middle:.0f} | {found.until:.2f} "
+        f"| {parts} | {sum(found.parts.values()):.0f} |"
+    )
 
 
 def whole_table(chosen: Sequence[Row], steps: int, repeats: int) -> list[str]:
@@ -128,6 +142,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, help="blocks of each variant, or runs of each kind")
     parser.add_argument("--steps", type=int, help="steps of a block, or of a whole run")
     parser.add_argument("--quick", action="store_true", help="fewer blocks and runs")
+    parser.add_argument("--together", action="store_true", help="all rows in one process")
     parser.add_argument("--whole", action="store_true", help="whole runs instead of steady steps")
     parser.add_argument(
         "--healthy",
@@ -138,7 +153,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--write", metavar="DIR", nargs="?", const=str(Path(__file__).parent / "results")
     )
-    for ours in ("--row", "--train", "--script", "--marks"):
+    parser.add_argument("--row", nargs="+", help=argparse.SUPPRESS)
+    for ours in ("--train", "--script", "--marks"):
         parser.add_argument(ours, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -172,7 +188,7 @@ def main() -> int:
         table = whole_table(chosen, args.steps or 250, args.blocks or (2 if args.quick else 5))
     else:
         blocks = args.blocks or (6 if args.quick else 20)
-        table = steady_table(chosen, blocks, args.steps or 20)
+        table = steady_table(chosen, blocks, args.steps or 24, together=args.together)
     if args.write:
         place = "h200" if "H200" in hardware() else "cpu"
         Path(args.write).mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,10 @@
 """Steady steps, plain against guarded in one process, in blocks that alternate.
 
 A row that makes a step is made three times: plain, plain again, guarded. A trainer owns its loop,
-so there the patches are taken out and put back between blocks of one training. Without a GPU the
-clock is CPU time of this process: a machine that does other work does not move it.
+so there the patches are taken out and put back between blocks of one training. A block is timed in
+windows of some steps: noise of a shared host comes in bursts, which move the quantiles of windows
+less than a mean of blocks. Without a GPU the clock is CPU time of this process: a machine that does
+other work does not move it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from operator import sub, truediv
 
 from overhead import guard, synchronize
 from workloads import Step
@@ -24,6 +25,7 @@ VARIANTS = ("plain", "again", "guarded")
 _PLAIN = 30
 # Steps after a switch that are not timed: the guard takes its full path, then a shorter one.
 _AFTER_SWITCH = 8
+_WINDOW = 8  # steps that are timed together: as many as the guard lets pass before it writes rows
 _clock = time.perf_counter if CUDA else time.process_time
 
 
@@ -33,15 +35,17 @@ class Steady:
 
     row: str
     plain: float
-    """Lower quartile over the blocks."""
+    """Median over windows."""
     added: float
-    """Median over rounds of guarded less plain."""
-    spread: tuple[float, float]
-    """Its quartiles."""
+    """The guarded windows' median less that of the plain ones."""
+    quiet: float
+    """The same of lower quartiles, which tell what a host at rest would see."""
+    mean: float
+    """The same of means, bursts of other work included."""
+    noise: tuple[float, float]
+    """Lower quartile and median of the second plain copy less the first."""
     ratio: float
-    """Median over rounds of guarded over plain."""
-    noise: float
-    """The same of plain over plain."""
+    """Guarded over plain, of medians."""
     until: float
     """Seconds more than steady in the first steps, guarded less plain."""
     parts: dict[str, float] = field(default_factory=dict[str, float])
@@ -49,7 +53,7 @@ class Steady:
 
 
 class Blocks:
-    """Milliseconds per step of each block, by variant."""
+    """Microseconds per step of each window, by variant."""
 
     def __init__(self) -> None:
         self.times: dict[str, list[float]] = {name: [] for name in VARIANTS}
@@ -58,20 +62,21 @@ class Blocks:
 
     def result(self, row: Row, parts: dict[str, float]) -> Steady:
         """What they say."""
-        plain, again, guarded = (self.times[name] for name in VARIANTS)
-        added = sorted(map(sub, guarded, plain))
-        low, middle, high = statistics.quantiles(added, n=4)
+        quartiles = [statistics.quantiles(self.times[name], n=4) for name in VARIANTS]
+        lows, middles, _ = zip(*quartiles, strict=True)
+        plain, _, guarded = (statistics.fmean(self.times[name]) for name in VARIANTS)
         started = {
             name: (took - steps * statistics.median(self.times[name])) / 1e6
             for name, (steps, took) in self.warm.items()
         }
         return Steady(
             row=row.name,
-            plain=statistics.quantiles(plain, n=4)[0],
-            added=middle,
-            spread=(low, high),
-            ratio=statistics.median(map(truediv, guarded, plain)),
-            noise=statistics.median(map(truediv, again, plain)),
+            plain=middles[0],
+            added=middles[2] - middles[0],
+            quiet=lows[2] - lows[0],
+            mean=guarded - plain,
+            noise=(lows[1] - lows[0], middles[1] - middles[0]),
+            ratio=middles[2] / middles[0],
             until=started.get("guarded", 0.0) - started.get("plain", 0.0),
             parts=parts,
         )
@@ -115,8 +120,14 @@ def _alternate(row: Row, make: Callable[[], Step], blocks: int, steps: int, foun
         for name in VARIANTS if block % 2 else reversed(VARIANTS):
             guard(name == "guarded")
             _time(made[name], _AFTER_SWITCH)
-            found.times[name].append(_time(made[name], steps))
+            found.times[name] += (_time(made[name], count) for count in _windows(steps))
     guard(True)
+
+
+def _windows(steps: int) -> list[int]:
+    """Steps of each window of a block."""
+    count = max(1, steps // _WINDOW)
+    return [steps // count] * count
 
 
 def _time(step: Step, count: int) -> float:
@@ -150,12 +161,13 @@ def _course(first: int, blocks: int, steps: int, found: Blocks) -> Iterator[None
             guard(name == "guarded")
             for _ in range(_AFTER_SWITCH):
                 yield
-            synchronize()
-            began = _clock()
-            for _ in range(steps):
-                yield
-            synchronize()
-            found.times[name].append((_clock() - began) / steps * 1e6)
+            for count in _windows(steps):
+                synchronize()
+                began = _clock()
+                for _ in range(count):
+                    yield
+                synchronize()
+                found.times[name].append((_clock() - began) / count * 1e6)
     guard(True)
 
 

@@ -57,13 +57,19 @@ def test_every_part_is_still_in_the_guard() -> None:
     assert timers.missing == []
 
 
-def test_added_is_told_against_the_plain_block_of_its_round() -> None:
+def test_added_is_told_by_quantiles_of_windows() -> None:
     blocks = Blocks()
-    blocks.times = {"plain": [100, 200, 300], "again": [101, 202, 303], "guarded": [110, 230, 310]}
+    plain = [100.0, 200.0, 300.0]
+    blocks.times = {
+        "plain": plain,
+        "again": [x + 1 for x in plain],
+        "guarded": [110.0, 230.0, 900.0],
+    }
     blocks.warm = {"plain": (10, 2e3), "guarded": (10, 1e6 + 2300)}
     found = blocks.result(Row(name="x", what=""), {})
-    assert (found.added, found.spread) == (10, (10, 30))
-    assert found.ratio == pytest.approx(1.1) and found.noise == pytest.approx(1.01)
+    assert (found.quiet, found.added) == (10, 30)
+    assert found.mean == pytest.approx((10 + 30 + 600) / 3)
+    assert found.ratio == pytest.approx(1.15) and found.noise == (1, 1)
     assert found.until == pytest.approx(1.0)
 
 
