@@ -106,8 +106,8 @@ def _steady_line(row: Row, found: Steady) -> str:
     low, middle = found.noise
     return (
         f"| {row.name} | {row.what} | {found.plain:.0f} | {found.quiet:.0f} "
-        f"| **{found.added:.0f}** | {found.mean:.0f} | {found.ratio:.3f} | {low:.0f}, {middle:.0f} | {found.until:.2f} "
-        f"| {parts} | {sum(found.parts.values()):.0f} |"
+        f"| **{found.added:.0f}** | {found.mean:.0f} | {found.ratio:.3f} | {low:.0f}, {middle:.0f} "
+        f"| {found.until:.2f} | {parts} | {sum(found.parts.values()):.0f} |"
     )
 
 

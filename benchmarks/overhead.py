@@ -35,6 +35,8 @@ from pathlib import Path
 import torch
 from workloads import CHECKS, WORKLOADS, Step, Workload, nothing
 
+# Steps after a switch that are not timed: the guard takes its full path, then a shorter one.
+_AFTER_SWITCH = 8
 _COUNTED = 16
 
 
@@ -72,16 +74,13 @@ def measure(workload: Workload, blocks: int, steps: int, rivals: bool) -> list[R
         guard(name == "holdfast")
         torch.manual_seed(0)
         step[name] = make[name]()
-        # Past the guard's first judgement of itself, 128 steps, where they are short; elsewhere
-        # past the steps in which the snapshots get their place in pinned memory.
-        warm = 64 if name == "holdfast" else 5
-        for _ in range(150 if workload.name.startswith(("tiny", "cpu")) else warm):
-            step[name]()
+        _warm(step[name], guarded=name == "holdfast")
     order = list(make)
     for block in range(blocks):
         for name in order if block % 2 else reversed(order):
             guard(name == "holdfast")
-            step[name]()
+            for _ in range(_AFTER_SWITCH):
+                step[name]()
             synchronize()
             began = time.perf_counter()
             for _ in range(steps):
@@ -107,6 +106,16 @@ def measure(workload: Workload, blocks: int, steps: int, rivals: bool) -> list[R
     ]
     guard(True)
     return results
+
+
+def _warm(step: Step, *, guarded: bool) -> None:
+    """Past the steps that the guard looks at closely, or past its snapshots' first place."""
+    until = time.perf_counter() + 3.0
+    for i in range(300 if guarded else 30):
+        if i >= 64 and time.perf_counter() > until:
+            break
+        step()
+    synchronize()
 
 
 def guard(on: bool) -> None:
