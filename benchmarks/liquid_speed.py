@@ -1,9 +1,11 @@
-"""The liquid family: what training steps and written tokens take.
+r"""The liquid family: what training steps and written tokens take.
 
     python benchmarks/liquid_speed.py --phases 1,2,3 --part training,bare,generation    # a GPU
     python benchmarks/liquid_speed.py --part bare --phases 1            # without trainer and guard
     python benchmarks/liquid_speed.py --part reference --phases 1                       # one thread
     python benchmarks/liquid_speed.py --part long --tokens 1024,2048,4096,8192
+    python benchmarks/liquid_speed.py --part long --set data.tokenizer=random \
+        --set data.vocab_size=8192 [--whole-logits]
 
 Whole steps under the trainer with its guard. ``--kernels off`` is plain torch.
 """
@@ -25,6 +27,7 @@ from holdfast.training import resolve
 from holdfast_models.liquid.evaluation.reference import reference_ratio
 from holdfast_models.liquid.evaluation.speed import bare, generating, training
 from holdfast_models.liquid.kernels.choice import faults, using
+from holdfast_models.liquid.model import heads
 from holdfast_models.liquid.recipe import RECIPE
 from holdfast_models.liquid.run_settings import LiquidSettings
 
@@ -74,7 +77,12 @@ def main() -> int:
     parser.add_argument("--tokens", default="8192", help="lengths of --part long, by commas")
     parser.add_argument("--seconds", type=float, default=1e9, help="nothing is begun after them")
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument(
+        "--whole-logits", action="store_true", help="as many as there are, not in parts"
+    )
     args = parser.parse_args()
+    if args.whole_logits:
+        heads._AT_A_TIME = sys.maxsize
     began = time.perf_counter()
     print(hardware(), " ".join(sys.argv[1:]), flush=True)
     lists = (args.compile.split(","), args.phases.split(","), args.part.split(","))

@@ -103,7 +103,8 @@ def test_a_compiled_loss_is_captured_too(tmp_path: Path) -> None:
     how: Any = {"compile": {"mode": "default", "loss": True}}
     _, said = run(tmp_path / "graph", replayed, graph=True, **how)
     assert said == ["graph: forward, loss and backward are replayed as CUDA graphs"]
-    # Not weights: of a bias below a batch norm the gradient is rounding, and Adam makes steps of it
+    # Not weights: of a bias below a batch norm the gradient is rounding, and Adam makes steps of
+    # it. A running mean follows them late; that of a batch has them all.
     x = data().tensors[0].cuda()
     with torch.no_grad():
-        torch.testing.assert_close(replayed.eval()(x), plain.eval()(x), atol=2e-2, rtol=2e-2)
+        torch.testing.assert_close(replayed.train()(x), plain.train()(x), atol=2e-2, rtol=2e-2)

@@ -32,8 +32,8 @@ def forecast(settings: LiquidSettings, place: Place) -> Forecast:
         net = LiquidNet(settings.model, sizes, settings.plasticity).train()
 
         def forward(samples: int) -> list[Tensor]:
-            shape = samples, settings.data.sequence_length
-            return [net(torch.zeros(shape, dtype=torch.long)).y_BTV]
+            x_BT = torch.zeros(samples, settings.data.sequence_length, dtype=torch.long)
+            return [net(x_BT, target_BT=x_BT).y_BTV]
 
         each = kept_bytes(lambda: forward(1), net.parameters())
         seconds = None

@@ -45,8 +45,8 @@ class Objective:
         """The loss of a batch and of what is replayed with it, and numbers beside it."""
         fresh = _rows(batch)
         batch, slots = self._course.with_replay(batch)
-        out: Output = net(*inputs_of(self._task, batch))
-        loss_B, right_B = self.by_sample(out.y_BTV, batch, smoothing=self._smoothing)
+        out = self._pass(net, batch, self._smoothing)
+        loss_B, right_B = self._by_sample(out.y_BTV, batch, self._smoothing)
         self._course.seen(batch, loss_B, out.inside, fresh, slots)
         loss = loss_B.mean()
         told: dict[str, Any] = {"tokens": _tokens(self._task, batch)}
@@ -62,8 +62,8 @@ class Objective:
 
     def measure(self, net: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The loss of a held-out batch, and rows of its samples for ``summarize``."""
-        out: Output = net(*inputs_of(self._task, batch))
-        loss_B, right_B = self.by_sample(out.y_BTV, batch)
+        out = self._pass(net, batch)
+        loss_B, right_B = self._by_sample(out.y_BTV, batch)
         found = {"loss": loss_B.mean(), "nats_B": loss_B}
         if right_B is not None:
             return found | {"right_B": right_B}
@@ -94,7 +94,7 @@ class Objective:
 
     def score(self, net: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Of each sample: the share of right answers, or minus the error of a robot."""
-        loss_B, right_B = self.by_sample(net(*inputs_of(self._task, batch)).y_BTV, batch)
+        loss_B, right_B = self._by_sample(self._pass(net, batch).y_BTV, batch)
         return -loss_B if right_B is None else right_B
 
     def predict(self, net: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -104,22 +104,28 @@ class Objective:
             return {"y_BTM": out.y_BTV.float()}
         return {"likeliest": self._masked(out.y_BTV).argmax(-1)}
 
-    def by_sample(
-        self, y_BTV: Tensor, batch: Mapping[str, Tensor], *, smoothing: float = 0.0
+    def _pass(self, net: nn.Module, batch: Mapping[str, Tensor], smoothing: float = 0.0) -> Output:
+        inputs = inputs_of(self._task, batch)
+        if self._task != "llm":
+            return net(*inputs)
+        return net(*inputs, target_BT=batch["targets"], smoothing=smoothing)
+
+    def _by_sample(
+        self, y_BTV: Tensor, batch: Mapping[str, Tensor], smoothing: float = 0.0
     ) -> tuple[Tensor, Tensor | None]:
         """The loss of each sample, and its share of right answers where there are such."""
+        if self._task == "llm":  # by the head, which need not have all logits at once
+            loss_B, right_B = y_BTV.mean(1).unbind(-1)
+            return loss_B, right_B.detach()
         y_BTV = y_BTV.float()
         if self._task == "robotics":
             loss = nn.functional.smooth_l1_loss(y_BTV, batch["y"], reduction="none")
             return loss.flatten(1).mean(1), None
-        target = batch["targets"] if self._task == "llm" else batch["label"]
-        y_BTV = self._masked(y_BTV)
-        flat = y_BTV.reshape(-1, y_BTV.shape[-1])
-        loss = nn.functional.cross_entropy(
-            flat, target.reshape(-1), reduction="none", label_smoothing=smoothing
-        ).view(len(target), -1)
-        right = (y_BTV.detach().argmax(-1) == target).float().view(len(target), -1)
-        return loss.mean(1), right.mean(1)
+        label_B, y_BC = batch["label"], self._masked(y_BTV)
+        loss_B = nn.functional.cross_entropy(
+            y_BC, label_B, reduction="none", label_smoothing=smoothing
+        )
+        return loss_B, (y_BC.detach().argmax(-1) == label_B).float()
 
     @property
     def _smoothing(self) -> float:

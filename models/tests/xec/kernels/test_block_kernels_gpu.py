@@ -40,7 +40,9 @@ def test_a_whole_autoencoder_is_the_plain_one_to_the_rounding_of_bf16(compiled):
         found.append((out, torch.autograd.grad(out.float().square().mean(), weights)))
     (plain, plain_grads), (mine, my_grads) = found
     assert (mine - plain).norm() / plain.norm() < 0.03
-    one, other = (
-        torch.cat([grad.flatten() for grad in grads]) for grads in (plain_grads, my_grads)
-    )
-    assert torch.nn.functional.cosine_similarity(one, other, dim=0) > 0.99
+    names = [name for name, _ in model.encoder.backbone.named_parameters()]
+    apart = {
+        name: float((one - other).norm() / other.norm())
+        for name, one, other in zip(names, my_grads, plain_grads, strict=True)
+    }
+    assert max(apart.values()) < 0.1, apart

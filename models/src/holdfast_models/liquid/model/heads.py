@@ -1,13 +1,17 @@
 """What is read off the last block.
 
-B batch, T tokens or time steps, H width, V vocabulary, C classes.
+B batch, T tokens or time steps, N = B x T, H width, D width before the last layer, V vocabulary, C
+classes.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 
 from ..settings import ModelSettings
 from .linear import residual_linear
@@ -15,6 +19,10 @@ from .norms import normed
 
 if TYPE_CHECKING:
     from .model import Sizes
+
+# Logits that are made at a time where only their loss is wanted. With gradients and copies they
+# take a quarter of a gigabyte, and keep a device busy.
+_AT_A_TIME = 1 << 24
 
 
 class TextHead(nn.Module):
@@ -34,8 +42,37 @@ class TextHead(nn.Module):
 
     def forward(self, x_BTH: Tensor) -> Tensor:
         """(B, T, V)."""
+        return self.last(self._wide(x_BTH))
+
+    def scored(self, x_BTH: Tensor, target_BT: Tensor, smoothing: float = 0.0) -> Tensor:
+        """(B, T, 2): the loss of each token, and 1 where the likeliest is the target.
+
+        Many logits are made for some tokens at a time, and once more in backward: what is kept
+        does not grow with the vocabulary.
+        """
+        wide_ND, target_N = self._wide(x_BTH).flatten(0, 1), target_BT.flatten()
+        some = max(1, _AT_A_TIME // self.last.out_features)
+        if len(target_N) <= some:
+            found = self._scored(wide_ND, target_N, smoothing)
+        else:
+            pairs = zip(wide_ND.split(some), target_N.split(some), strict=True)
+            how = {"use_reentrant": False, "preserve_rng_state": False}
+            found = torch.cat([checkpoint(self._scored, *one, smoothing, **how) for one in pairs])
+        return found.view(*target_BT.shape, 2)
+
+    def _wide(self, x_BTH: Tensor) -> Tensor:
         wide = nn.functional.gelu(self.widen(x_BTH))
-        return self.last(self.dropout(normed(self.norm, wide)))
+        return self.dropout(normed(self.norm, wide))
+
+    def _scored(self, wide_ND: Tensor, target_N: Tensor, smoothing: float) -> Tensor:
+        kind = wide_ND.device.type
+        how = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        # Each part rounds the weights itself, so that gradients are added in full precision.
+        with torch.autocast(kind, *how, cache_enabled=False):
+            y_NV = self.last(wide_ND).float()
+        loss_N = cross_entropy(y_NV, target_N, reduction="none", label_smoothing=smoothing)
+        right_N = (y_NV.detach().argmax(-1) == target_N).float()
+        return torch.stack((loss_N, right_N), -1)
 
 
 class ImageHead(nn.Module):

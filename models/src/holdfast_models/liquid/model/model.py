@@ -19,7 +19,7 @@ from ..plasticity.synapses import PlasticLinear
 from ..settings import ModelSettings, PlasticitySettings
 from .block import Block, Inside, lif_options
 from .fronts import ImageFront, SignalFront, TextFront
-from .heads import make_head
+from .heads import TextHead, make_head
 from .mamba_path import Sent
 from .mixing.attention import SpikingAttention
 from .replaying import replayed
@@ -44,7 +44,7 @@ class Output(NamedTuple):
     """Of one pass."""
 
     y_BTV: Tensor
-    """Logits or signals; (B, C) for images."""
+    """Logits or signals; (B, C) for images; where targets were given, ``TextHead.scored``."""
     state: State
     inside: tuple[Inside, ...]
 
@@ -86,18 +86,33 @@ class LiquidNet(nn.Module):
         if sizes.task == "llm" and settings.tie_embeddings:
             self._tie()
 
-    def forward(self, x: Tensor, state: State | None = None, dt_BT: Tensor | None = None) -> Output:
+    def forward(
+        self,
+        x: Tensor,
+        state: State | None = None,
+        dt_BT: Tensor | None = None,
+        target_BT: Tensor | None = None,
+        smoothing: float = 0.0,
+    ) -> Output:
         """One pass; with the state of the one before it goes on where that ended.
 
-        A training pass that is replayed as a graph leaves no state.
+        A training pass that is replayed as a graph leaves no state. ``target_BT``: of tokens; then
+        the result is the loss of each, ``smoothing`` that of their labels.
         """
         if self.settings.graph and state is None and dt_BT is None:
-            found = replayed(self, self.graphs, x)
+            found = replayed(self, self.graphs, x, target_BT, smoothing)
             if found is not None:
                 return Output(found[0], {}, found[1])
-        return self.run(x, state, dt_BT)
+        return self.run(x, state, dt_BT, target_BT, smoothing)
 
-    def run(self, x: Tensor, state: State | None = None, dt_BT: Tensor | None = None) -> Output:
+    def run(
+        self,
+        x: Tensor,
+        state: State | None = None,
+        dt_BT: Tensor | None = None,
+        target_BT: Tensor | None = None,
+        smoothing: float = 0.0,
+    ) -> Output:
         """One pass, operation by operation."""
         old: State = state or {}
         new: State = {}  # literals: the compiler cannot call an alias of a type
@@ -112,7 +127,12 @@ class LiquidNet(nn.Module):
             if number % 2 and number // 2 < len(self.attentions):
                 name = f"attention{number // 2}"
                 x_BTH, new[name] = self.attentions[number // 2](x_BTH, old.get(name))
-        return Output(self.head(x_BTH), new, tuple(inside))
+        if target_BT is None:
+            y_BTV = self.head(x_BTH)
+        else:
+            assert isinstance(self.head, TextHead)
+            y_BTV = self.head.scored(x_BTH, target_BT, smoothing)
+        return Output(y_BTV, new, tuple(inside))
 
     def with_room(self, state: State, tokens: int) -> State:
         """The state with room for so many tokens more in every cache: its size never changes."""

@@ -16,28 +16,33 @@ from .block import Inside
 _KEPT = 5  # tensors of ``Inside`` that every block has
 
 
-def replayed(net: Any, graphs: Graphs, x: Tensor) -> tuple[Tensor, tuple[Inside, ...]] | None:
+def replayed(
+    net: Any, graphs: Graphs, x: Tensor, target_BT: Tensor | None = None, smoothing: float = 0.0
+) -> tuple[Tensor, tuple[Inside, ...]] | None:
     """Outputs and what happened inside; None where the pass has to run as it is.
 
     Args:
         net: whose ``run`` is one pass.
         graphs: what was captured of it so far; says why a pass runs as it is.
         x: the input.
+        target_BT: of tokens, where their loss is wanted.
+        smoothing: of that.
     """
     if torch.compiler.is_compiling() or not x.is_cuda or not torch.is_grad_enabled():
         return None
     kind, path = x.device.type, net.blocks[0].path
     gates = len(net.blocks) if path is not None and path.gate is not None else 0
 
-    def run(x: Tensor) -> tuple[Tensor, ...]:
-        out = net.run(x)
+    def run(x: Tensor, target_BT: Tensor | None = None) -> tuple[Tensor, ...]:
+        out = net.run(x, target_BT=target_BT, smoothing=smoothing)
         return packed(out.y_BTV, out.inside, _plastic(net))
 
     key = (
-        net.training, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind),
+        net.training, smoothing, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind),
         *(one.data_ptr() for one in net.buffers()),
     )  # fmt: skip
-    found = graphs.run(run, [x], [net], carries=1 + gates, key=key)
+    inputs = [x] if target_BT is None else [x, target_BT]
+    found = graphs.run(run, inputs, [net], carries=1 + gates, key=key)
     return None if found is None else unpacked(found, gates, _plastic(net))
 
 
