@@ -47,6 +47,7 @@ def fresh_compiler(monkeypatch):
     monkeypatch.setattr(compilers, "missing_for", lambda device: "")
     yield
     torch._dynamo.reset()
+    torch.backends.cuda.enable_cudnn_sdp(True)
 
 
 def compile_with(monkeypatch: pytest.MonkeyPatch, backend: Any) -> list[dict[str, Any]]:
@@ -563,3 +564,13 @@ def test_pieces_of_batches_are_not_replayed_as_graphs(eager_backend, monkeypatch
     assert compiled.keep(loss) is loss
     compiled.run(stepper(model), batch(4))
     assert compiled.mode == "default" and compiled.odd == 0
+
+
+def test_eager_and_compiled_passes_do_not_share_an_attention_that_mixes_them_up(
+    eager_backend: list[dict[str, Any]],
+) -> None:
+    usual = torch.backends.cuda.cudnn_sdp_enabled()
+    compiled = make(Small())
+    assert usual and not torch.backends.cuda.cudnn_sdp_enabled()
+    compiled.undo()
+    assert torch.backends.cuda.cudnn_sdp_enabled()

@@ -116,6 +116,9 @@ class Compiled:
         self.loss: Any = loss
         """The loss function as training calls it."""
         self._replays = replays(choice.mode, device)
+        # Its backward remembers the layout of the first gradient of a shape (torch 2.11), and
+        # compiled passes have another one than eager passes: whichever comes second is wrong.
+        self._cudnn_attention = torch.backends.cuda.cudnn_sdp_enabled()
         if self.mode != "none":
             self._compile(choice)
         if self.why:
@@ -138,6 +141,7 @@ class Compiled:
             self._model._compiled_call_impl = torch.compile(_calling(call), **how)
             if self._with_loss:
                 self.loss = torch.compile(_calling(cast(Loss, self._plain_loss)), **how)
+            torch.backends.cuda.enable_cudnn_sdp(False)
         except Exception as error:  # for one, a python that this torch cannot compile for
             if self._force:
                 raise
@@ -196,6 +200,7 @@ class Compiled:
         if self.mode != "none":
             self.mode, self._replays = "none", False
             self._model._compiled_call_impl, self.loss = None, self._plain_loss
+            torch.backends.cuda.enable_cudnn_sdp(self._cudnn_attention)
 
     def _fall_back(self, why: str) -> None:
         self.undo()

@@ -22,9 +22,18 @@ def test_values_and_gradients_are_those_of_plain_torch(channels):
     assert check.fault(channels, DEVICE) is None
 
 
+@pytest.fixture
+def no_cudnn_attention():
+    """As the trainer compiles: its backward gives the second of two layouts wrong gradients."""
+    usual = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(usual)
+
+
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_whole_autoencoder_is_the_plain_one_to_the_rounding_of_bf16(compiled):
+def test_a_whole_autoencoder_is_the_plain_one_to_the_rounding_of_bf16(compiled, no_cudnn_attention):
     torch.manual_seed(0)
     model = MaskedAutoencoder(MaeSettings(encoder_dim=256, fusion_dropout=0.0)).to(DEVICE)
     x_BSC, hidden_BS = torch.rand(4, 4760, 2).to(DEVICE), (torch.rand(4, 4760) < 0.6).to(DEVICE)
