@@ -220,6 +220,28 @@ def test_what_is_noted_after_the_last_row_is_judged_at_the_end(make_rows):
     assert live.close() == [], "once"
 
 
+def split_at(step: int) -> Event:
+    data = {"module": "Net", "samples": 8, "phase": "forward", "parts": 2, "exact": True}
+    data |= {"error": "CUDA out of memory", "seconds": 0.1, "file": "train.py", "line": 7}
+    return Event(time=0.0, rank=0, step=step, kind="batch_split", data=data)
+
+
+@pytest.mark.parametrize("rows_before", [3, 4, 8])
+def test_an_event_that_comes_after_the_row_of_its_step_is_judged_like_one_before(
+    make_rows, rows_before
+):
+    rows = make_rows(8)
+    at_once = Judge()
+    at_once.feed(rows, [split_at(2)])
+    late = Judge()
+    assert late.feed(rows[:rows_before]) == []
+    told = late.feed(None, [split_at(2)])
+    assert [(f.code, f.step) for f in told] == [("MEM008", 2)]
+    late.feed(rows[rows_before:], [split_at(4)])  # the same fault is told once
+    assert late.feed(None, [split_at(2)]) == []
+    assert late.findings == at_once.findings and late.close() == []
+
+
 def test_only_who_judges_events_is_asked_at_the_end_of_a_run(make_rows):
     late = Event(time=0.0, rank=0, step=3, kind="numbers")
     without_rows, silent = Judge([Noted]), Judge([NonfiniteLoss])

@@ -164,8 +164,9 @@ class _Case:
 class Judge:
     """Keeps the recent rows of one lane, runs the detectors on them and merges their findings.
 
-    Whoever delivers must hand over an event or a batch record no later than the rows of its
-    step. A ``cause`` may come at any time: finding it takes a while.
+    Whoever delivers must hand over a batch record no later than the rows of its step. An event may
+    come after them: what is measured when a step is over is recorded then. Those who judge events
+    alone look at its row once more. A ``cause`` may come at any time: finding it takes a while.
 
     Args:
         detectors: classes, or instances where options differ from the defaults. Their order
@@ -224,6 +225,7 @@ class Judge:
             self._waiting.append(event)
         self._waiting.sort(key=lambda event: event.step)
         self._file(batches)
+        self._judge_late(changed)
         if rows is not None:
             for start in range(0, len(rows), _BLOCK):
                 self._take(rows[start : start + _BLOCK], changed, self.detectors)
@@ -304,19 +306,33 @@ class Judge:
             if stop > start:
                 self._judge(rows[start:stop], changed, detectors)
                 start = stop
-            while self._waiting and self._waiting[0].step <= int(rows["step"][stop]):
-                event = self._waiting.pop(0)
-                if event.kind == "optimizer":
-                    self._learn_names(event)
-                self._events.append(event)
+            self._take_events(int(rows["step"][stop]))
         if start < len(rows):
             self._judge(rows[start:], changed, detectors)
+
+    def _take_events(self, step: int) -> None:
+        """Events up to a step take effect."""
+        while self._waiting and self._waiting[0].step <= step:
+            event = self._waiting.pop(0)
+            if event.kind == "optimizer":
+                self._learn_names(event)
+            self._events.append(event)
 
     def _boundaries(self, rows: Rows) -> Iterator[int]:
         """Positions at which a waiting event takes effect, in order."""
         steps = np.maximum.accumulate(rows["step"])
         positions = np.searchsorted(steps, [event.step for event in self._waiting])
         return iter(sorted({int(p) for p in positions if p < len(rows)}))
+
+    def _judge_late(self, changed: dict[Key, None]) -> None:
+        """Judge events whose rows were judged without them, as if they had come before."""
+        if self._rows is None or not self._waiting or self._waiting[0].step > self.newest_step:
+            return
+        first = int(np.argmax(self._rows["step"] >= self._waiting[0].step))
+        self._take_events(self.newest_step)
+        asked = [detector for detector in self.detectors if detector.judges_events]
+        window = self._window(self._rows, len(self._rows) - first, self._events)
+        self._ask(asked, window, changed, once=True)
 
     def _judge(self, rows: Rows, changed: dict[Key, None], detectors: Sequence[Detector]) -> None:
         old = self._rows
@@ -344,11 +360,15 @@ class Judge:
         changed: dict[Key, None],
         *,
         early: bool = False,
+        once: bool = False,
     ) -> None:
+        """``early``: before the row is there; ``once``: rows that were judged before."""
         for detector in detectors:
             try:
                 for finding in detector.scan(window):
                     key = finding.key
+                    if once and key in self._cases and finding.step in self._cases[key].recent:
+                        continue
                     case = self._cases.setdefault(key, _Case())
                     if self._early.pop(key, None) == finding.step:
                         case.renew(finding)
