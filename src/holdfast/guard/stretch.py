@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..actions.restore_buffers import SteadyBuffers
 from ..probes import learning_rate
 from ..probes._norm_kernel import Repeat
 from ..probes._norm_rows import Landing, Layout
@@ -64,7 +65,7 @@ class Noted(NamedTuple):
 
 
 class Stretch:
-    """Steps of one fused optimizer with the same number of losses each; no buffer changes.
+    """Steps of one fused optimizer with the same number of losses each.
 
     Args:
         optimizer: whose steps they are.
@@ -72,6 +73,7 @@ class Stretch:
         left: how many steps it may have.
         repeat: launches what decides.
         meter: has the flags.
+        buffers: as they are.
         ready: what writes each loss of a step, or that nobody does.
         scaling: knows which loss was scaled, and by whom.
         feed: of the loop.
@@ -80,8 +82,8 @@ class Stretch:
     """
 
     __slots__ = (
-        *("_comparability", "_early", "_feed", "_groups", "_left", "_loss", "_meter"),
-        *("_parameters", "_phases", "_ready", "_repeat", "_scaling", "_trusted"),
+        *("_buffers", "_comparability", "_early", "_feed", "_groups", "_left", "_loss", "_meter"),
+        *("_parameters", "_phases", "_ready", "_repeat", "_scaling", "_spoilt", "_trusted"),
         *("armed", "copies", "last", "noted", "plan", "root"),
     )
 
@@ -92,6 +94,7 @@ class Stretch:
         left: int,
         repeat: Repeat,
         meter: Meter,
+        buffers: SteadyBuffers,
         ready: Sequence[Ready] | Sequence[Unwritten],
         scaling: Scaling,
         feed: Feed,
@@ -111,6 +114,9 @@ class Stretch:
         self._parameters: Sequence[Tensor] = parameters_of(optimizer)
         self._repeat, self._meter, self._ready, self._scaling = repeat, meter, ready, scaling
         self._feed, self._phases, self._comparability = feed, phases, comparability
+        self._buffers = buffers
+        # Where buffers move: raised if one of them is not finite.
+        self._spoilt: Tensor | None = None
         self._trusted = comparability.may_skip
         self.armed: tuple[Landing, Tensor, Tensor | None] | None = None
         """While a step is at work: where its row will be, the flag, what a scaler has found."""
@@ -195,8 +201,9 @@ class Stretch:
         if len(parameters) != len(plan.guard.positions):
             return False
         self._parameters = parameters
-        # Where the script clips this was asked then; of one that begins to move there is no copy.
-        if not plan.clips and plan.guard.buffers.known and not plan.guard.buffers.at_rest():
+        # Of one that begins to move there may be no copy.
+        buffers = self._buffers
+        if buffers.any and not (buffers.sealed() if plan.clips else buffers.same()):
             return False
         if self._comparability.may_skip is not self._trusted or ranks() > 1:
             return False
@@ -250,7 +257,11 @@ class Stretch:
         if found is not None:
             flag = self._meter.flag()
             told, at = (found.data_ptr(), at), flag.data_ptr()
-        landing = self._repeat.launch(grads, addresses, at, loss.data_ptr(), told)
+        flags = at, at
+        if self._buffers.moving:
+            self._spoilt = self._meter.flag()
+            flags = at, self._spoilt.data_ptr()
+        landing = self._repeat.launch(grads, addresses, flags, loss.data_ptr(), told)
         return None if landing is None else (landing, flag, united, grads)
 
     def clip_begins(self, parameters: Sequence[Tensor]) -> bool:
@@ -260,7 +271,7 @@ class Stretch:
             return False
         if len(self.copies) != len(self._ready):
             return False
-        if plan.guard.buffers.known and not plan.guard.buffers.at_rest():
+        if self._buffers.any and not self._buffers.same():
             return False
         if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
             return False
@@ -273,6 +284,7 @@ class Stretch:
                 return False
             found = told[1]
         self._early = self._launch(found)
+        self._buffers.seal()
         return self._early is not None
 
     def clip_ends(self) -> None:
@@ -286,6 +298,9 @@ class Stretch:
         assert self.armed is not None
         landing, flag, _ = self.armed
         self.disarm()
+        if self._spoilt is not None and self._buffers.settling is not None:
+            start, about = self._buffers.settling
+            start(flag.data_ptr(), self._spoilt.data_ptr(), *about)
         rate = self._groups[0][0].get("lr")
         if type(rate) is not float:
             rate = learning_rate.read(optimizer)
@@ -335,6 +350,11 @@ class Stretch:
         return self._repeat.layout
 
     @property
+    def measured_along(self) -> Sequence[int]:
+        """Which buffers are measured in each step."""
+        return self._buffers.which
+
+    @property
     def passes(self) -> int:
         """Losses of each step."""
         return len(self._ready)
@@ -352,6 +372,7 @@ class Stretch:
         record.clipped = plan.clips
         record.scaled, record.still_scaled = plan.scaled, plan.still_scaled
         record.time, record.batches = noted.time, noted.batches
+        record.buffers = self._buffers.which
         record.measured = DeviceReading(
             noted.landing, noted.flag, record.layers, True, repeat.layout, factor=repeat.factor
         )
