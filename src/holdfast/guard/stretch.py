@@ -27,7 +27,7 @@ from ..probes._norm_kernel import Repeat
 from ..probes._norm_rows import Landing, Layout
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
-from ..probes.gradients import DeviceReading, Meter
+from ..probes.gradients import DeviceReading
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
@@ -48,6 +48,10 @@ _SCALED = {"found_inf", "grad_scale"}
 
 Unwritten = tuple[torch.dtype, int, None, None]
 """Dtype and device of losses that a closure hands to its optimizer: nobody writes them."""
+
+
+Flags = tuple[Tensor, Tensor | None]
+"""Of a bad step; of buffers that are not finite, where some move."""
 
 
 class Noted(NamedTuple):
@@ -72,8 +76,7 @@ class Stretch:
         plan: for them; where the script clips it does so in every step, all gradients at once.
         left: how many steps it may have.
         repeat: launches what decides.
-        meter: has the flags.
-        buffers: as they are.
+        buffers: that may move.
         ready: what writes each loss of a step, or that nobody does.
         scaling: knows which loss was scaled, and by whom.
         feed: of the loop.
@@ -82,8 +85,8 @@ class Stretch:
     """
 
     __slots__ = (
-        *("_buffers", "_comparability", "_early", "_feed", "_groups", "_left", "_loss", "_meter"),
-        *("_parameters", "_phases", "_ready", "_repeat", "_scaling", "_spoilt", "_trusted"),
+        *("_buffers", "_comparability", "_early", "_feed", "_groups", "_left", "_loss"),
+        *("_parameters", "_phases", "_ready", "_repeat", "_scaling", "_trusted"),
         *("armed", "copies", "last", "noted", "plan", "root"),
     )
 
@@ -93,7 +96,6 @@ class Stretch:
         plan: DevicePlan,
         left: int,
         repeat: Repeat,
-        meter: Meter,
         buffers: SteadyBuffers,
         ready: Sequence[Ready] | Sequence[Unwritten],
         scaling: Scaling,
@@ -112,16 +114,13 @@ class Stretch:
         # The groups and the parameters of each, which are lists of the script's.
         self._groups = groups, list(map(_params_of, groups))
         self._parameters: Sequence[Tensor] = parameters_of(optimizer)
-        self._repeat, self._meter, self._ready, self._scaling = repeat, meter, ready, scaling
+        self._repeat, self._buffers, self._ready, self._scaling = repeat, buffers, ready, scaling
         self._feed, self._phases, self._comparability = feed, phases, comparability
-        self._buffers = buffers
-        # Where buffers move: raised if one of them is not finite.
-        self._spoilt: Tensor | None = None
         self._trusted = comparability.may_skip
-        self.armed: tuple[Landing, Tensor, Tensor | None] | None = None
-        """While a step is at work: where its row will be, the flag, what a scaler has found."""
+        self.armed: tuple[Landing, Flags, Tensor | None] | None = None
+        """While a step is at work: where its row will be, the flags, what a scaler has found."""
         # Where the script clips: what was launched before that, and how it has left the gradients.
-        self._early: tuple[Landing, Tensor, Tensor, Any] | None = None
+        self._early: tuple[Landing, Flags, Tensor, Any] | None = None
         self.last: list[Tensor] = []
         """The losses of the last step."""
 
@@ -228,8 +227,8 @@ class Stretch:
             return False
         if launched is None:
             return False
-        landing, flag, united, _ = launched
-        self.armed = landing, flag, found
+        landing, flags, united, _ = launched
+        self.armed = landing, flags, found
         own["found_inf"] = united
         own.setdefault("grad_scale", None)
         spent = perf_counter() - began
@@ -237,10 +236,10 @@ class Stretch:
         self._phases.last += spent
         return True
 
-    def _launch(self, found: Tensor | None) -> tuple[Landing, Tensor, Tensor, list[Tensor]] | None:
+    def _launch(self, found: Tensor | None) -> tuple[Landing, Flags, Tensor, list[Tensor]] | None:
         """Measure and judge the gradients.
 
-        Where the row will be, the flag, the same united with what a scaler has found, and the
+        Where the row will be, the flags, the first united with what a scaler has found, and the
         gradients.
         """
         grads = list(map(grad_of, self._parameters))
@@ -251,18 +250,17 @@ class Stretch:
         if grads[0].requires_grad:
             return None
         loss = self.copies[0] if len(self.copies) == 1 else torch.stack(self.copies).mean()
-        united = flag = self._meter.flag()
+        new_flag = self._repeat.new_flag
+        united = flag = new_flag()
         at = flag.data_ptr()
         told = at, at
         if found is not None:
-            flag = self._meter.flag()
+            flag = new_flag()
             told, at = (found.data_ptr(), at), flag.data_ptr()
-        flags = at, at
-        if self._buffers.moving:
-            self._spoilt = self._meter.flag()
-            flags = at, self._spoilt.data_ptr()
+        spoilt = new_flag() if self._buffers.moving else None
+        flags = at, at if spoilt is None else spoilt.data_ptr()
         landing = self._repeat.launch(grads, addresses, flags, loss.data_ptr(), told)
-        return None if landing is None else (landing, flag, united, grads)
+        return None if landing is None else (landing, (flag, spoilt), united, grads)
 
     def clip_begins(self, parameters: Sequence[Tensor]) -> bool:
         """The script clips these: decide about the step; False where it did not before."""
@@ -296,11 +294,11 @@ class Stretch:
         """The step is over: note it; True while there may be another one."""
         began = perf_counter()
         assert self.armed is not None
-        landing, flag, _ = self.armed
+        landing, (flag, spoilt), _ = self.armed
         self.disarm()
-        if self._spoilt is not None and self._buffers.settling is not None:
+        if spoilt is not None and self._buffers.settling is not None:
             start, about = self._buffers.settling
-            start(flag.data_ptr(), self._spoilt.data_ptr(), *about)
+            start(flag.data_ptr(), spoilt.data_ptr(), *about)
         rate = self._groups[0][0].get("lr")
         if type(rate) is not float:
             rate = learning_rate.read(optimizer)

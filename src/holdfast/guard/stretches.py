@@ -79,7 +79,7 @@ class Stretches:
         repeat = meter.repeat(True, grad, ready[0][0], asked, scale, buffers.measured)
         if repeat is not None:
             comparability = self._writer.training.comparability
-            about = meter, buffers, ready, self._scaling, self._feed, self._phases, comparability
+            about = buffers, ready, self._scaling, self._feed, self._phases, comparability
             self.now = Stretch(optimizer, plan, left, repeat, *about)
 
     def _ready(self, passes: int) -> list[Ready]:

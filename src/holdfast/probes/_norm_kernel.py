@@ -211,6 +211,7 @@ class NormKernel:
         asked: Question,
         scale: Tensor | None,
         buffers: Sequence[Tensor],
+        new_flag: Callable[[], Tensor],
     ) -> Repeat | None:
         """What launches like the last step did, with a loss and with these buffers."""
         plain = scale is None
@@ -224,8 +225,8 @@ class NormKernel:
         if asked.vector is None:
             return None
         asks = asked.state.data_ptr(), asked.vector.data_ptr()
-        about = self, layout, start, self._fixed, self._landings, asks, decides, scale, buffers
-        return Repeat(*about)
+        about = self, layout, start, self._fixed, self._landings, asks, decides, scale
+        return Repeat(*about, buffers, new_flag)
 
     @property
     def work(self) -> tuple[int, int, int]:
@@ -277,7 +278,7 @@ class Repeat:
     """A launch like those before it: only the row, the flags and the loss are others.
 
     ``scale`` is that of a GradScaler, where there is one: a number on the device that changes.
-    ``buffers`` stay where they are.
+    ``buffers`` stay where they are, ``new_flag`` gives a flag that is down.
     """
 
     def __init__(
@@ -291,8 +292,10 @@ class Repeat:
         decides: bool,
         scale: Tensor | None,
         buffers: Sequence[Tensor],
+        new_flag: Callable[[], Tensor],
     ) -> None:
         self.layout, self.factor, self.scale = layout, kernel.factor, scale
+        self.new_flag = new_flag
         self._kernel, self._start, self._fixed, self._landings = kernel, start, fixed, landings
         self._asks, self._work, self._decides = asks, kernel.work, decides
         self._buffers, self._places = buffers, list(map(Tensor.data_ptr, buffers))

@@ -305,7 +305,7 @@ class Meter:
         here = here and (scale is None or scale.device == self._device)
         if kernel is None or not here:
             return None
-        return kernel.repeat(decides, loss, asked, scale, buffers)
+        return kernel.repeat(decides, loss, asked, scale, buffers, self.flag)
 
     def _along(self, scaler: tuple[Tensor, Tensor | None] | None) -> ScalerOnDevice | None:
         """What the kernel reads and writes for a scaler; None where it cannot reach that."""
