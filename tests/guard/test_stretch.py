@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from types import FrameType
 
@@ -452,6 +454,19 @@ def test_the_steps_of_trainers_are_the_same(
         assert short[2][60] == short[2][61] == pytest.approx(short[2][59])
         rows = short[0].rows()
         assert (rows["grad_norm"][:50] > 0.02).all()  # from before clipping, in whatever order
+
+
+def test_buffers_go_with_their_model(make_engine: MakeEngine, stepped: list[bool]) -> None:
+    engine, loop = make_engine(device_path=True, budget=1.0, explain=False), NormedLoop()
+    for step in range(22):
+        loop.loss(step).backward()
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+    assert any(stepped) and engine.state.stretches.now is not None
+    table = weakref.ref(loop.model.table)
+    del loop
+    gc.collect()
+    assert table() is None
 
 
 def test_an_optimizer_that_is_freed_meanwhile_ends_nothing(

@@ -142,6 +142,10 @@ class BufferKeeper:
         for i in self._trials:
             self._trials[i] -= 1
 
+    def let_go(self) -> None:
+        """Hold no list of them: a model may be about to be freed."""
+        self._cached.clear()
+
     def nonfinite_on_host(self) -> list[int]:
         """Changing buffers on the CPU with non-finite values."""
         live = [(i, t) for i, t in self._live() if t.device.type == "cpu"]
@@ -303,23 +307,21 @@ class SteadyBuffers:
         self._versions = list(map(_count_of, self._still))
         self._sealed: list[int] = []
 
-    def same(self) -> bool:
-        """Whether they are the same tensors, where they were; those that do not move unwritten."""
-        return self._in_place() and list(map(_count_of, self._still)) == self._versions
-
     def seal(self) -> None:
-        """They are being measured."""
+        """They are measured now, before the step begins."""
         self._sealed = list(map(_count_of, self._counted))
 
-    def sealed(self) -> bool:
-        """Whether nobody has written or replaced one since."""
-        return self._in_place() and list(map(_count_of, self._counted)) == self._sealed
+    def same(self, *, sealed: bool = False) -> bool:
+        """Whether they are the same tensors, where they were; those that do not move unwritten.
 
-    def _in_place(self) -> bool:
+        ``sealed`` asks whether all of them are unwritten since ``seal``.
+        """
         now = map(dict.get, self._holders, self._keys)
+        asked, counts = (self._counted, self._sealed) if sealed else (self._still, self._versions)
         return (
             all(map(operator.is_, now, self._tensors))
             and list(map(Tensor.data_ptr, self._present)) == self._addresses
+            and list(map(_count_of, asked)) == counts
         )
 
 

@@ -35,7 +35,7 @@ class StepBuffers:
         self._keeper.look()
 
     def steady(self, device: torch.device) -> SteadyBuffers | None:
-        """All of them, after a step on ``device``, for steps like it; None where there are none."""
+        """All of them, for steps like the last one on ``device``; None where that cannot be."""
         return self._keeper.steady(device, settles=self._restores)
 
     def state(self) -> list[tuple[int, int] | None]:

@@ -201,8 +201,7 @@ class Stretch:
             return False
         self._parameters = parameters
         # Of one that begins to move there may be no copy.
-        buffers = self._buffers
-        if buffers.any and not (buffers.sealed() if plan.clips else buffers.same()):
+        if self._buffers.any and not self._buffers.same(sealed=plan.clips):
             return False
         if self._comparability.may_skip is not self._trusted or ranks() > 1:
             return False
