@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,7 @@ COLUMNS = {
 _NOTHING = contextlib.nullcontext()
 # Without the call around it, which asks whether CUDA is there.
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
+_dtype_of: Callable[[Tensor], torch.dtype] = operator.attrgetter("dtype")
 
 
 def norms_on_device(grads: list[Tensor], home: torch.device) -> Tensor:
@@ -345,7 +347,8 @@ class Meter:
 
     def can_take(self, buffers: Sequence[Tensor], dtype: torch.dtype) -> bool:
         """Whether these can be measured in the same launch as gradients of this dtype."""
-        return not self._no_kernel and available(dtype) and all(b.dtype == dtype for b in buffers)
+        alike = {*map(_dtype_of, buffers)} <= {dtype}
+        return not self._no_kernel and available(dtype) and alike
 
     def flag(self) -> Tensor:
         """A flag that is down."""
