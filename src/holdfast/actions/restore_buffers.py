@@ -143,8 +143,9 @@ class BufferKeeper:
             self._trials[i] -= 1
 
     def let_go(self) -> None:
-        """Hold no list of them: a model may be about to be freed."""
-        self._cached.clear()
+        """Hold none of those that do not move: a model may be about to be freed."""
+        kept = self._cached.items()
+        self._cached = {k: found for k, found in kept if not isinstance(found, SteadyBuffers)}
 
     def nonfinite_on_host(self) -> list[int]:
         """Changing buffers on the CPU with non-finite values."""
