@@ -324,7 +324,7 @@ def accumulates_and_clips(loop: Loop, step: int) -> None:
         (Loop, nothing, 60),
         (Loop, much, 20),
         (Scaled, unscales_later, 60),
-        (Scaled, unscales_and_clips, 20),
+        pytest.param(Scaled, unscales_and_clips, 20, marks=pytest.mark.slow),
         (Scaled, much_scaled, 20),
         (Accumulated, accumulates_and_clips, 20),
         (NormedLoaded, changes_buffers, 40),
