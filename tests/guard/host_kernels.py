@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.actions import _loss_kernel
+from holdfast.actions import _loss_kernel, _restore_kernel
 from holdfast.guard import fail_open, finite_loss, stretch, stretches
 from holdfast.probes import _device_baseline, _norm_kernel, gradients, timing
 from holdfast.probes._device_baseline import ANSWERS, HEAD, Question, Terms
@@ -51,7 +52,6 @@ def _measure(
     names = ("DTYPE", "DECIDES", "HAS_LOSS", "JUDGED", "SCALED")
     constants = constants or dict(zip(names, rest[2:], strict=False))
     scaled = constants["SCALED"]
-    assert buffers_at == blocks
     owners = _array(owner, blocks, ctypes.c_int64)
     tensors = int(owners[-1]) + 1
     places, counts = (_array(a, tensors, ctypes.c_int64) for a in (addresses, sizes))
@@ -62,8 +62,10 @@ def _measure(
         values = _array(int(places[i]), int(counts[i]), ctypes.c_float).astype(np.float64)
         out[i] = np.square(values).sum()
     value = float(_array(loss, 1, ctypes.c_float)[0]) if constants["HAS_LOSS"] else math.nan
-    if not np.isfinite(out[:blocks]).all():
+    if not np.isfinite(out[:buffers_at]).all():
         raised[0] = 1.0
+    if not np.isfinite(out[buffers_at:blocks]).all():
+        _array(spoilt, 1, ctypes.c_float)[0] = 1.0
     if constants["HAS_LOSS"]:
         out[blocks] = value
         if constants["DECIDES"] and not math.isfinite(value):
@@ -73,7 +75,7 @@ def _measure(
         flags = [bool(one) for one in told[:4]]
         asked = Terms(int(warmup), *flags, told[4])  # pyright: ignore[reportCallIssue]
         known = torch.from_numpy(_array(state, HEAD + 2 * WINDOW, ctypes.c_double))
-        square, at = torch.tensor(out[:blocks].sum()), torch.from_numpy(raised)
+        square, at = torch.tensor(out[:buffers_at].sum()), torch.from_numpy(raised)
         seen = torch.tensor(value) if constants["HAS_LOSS"] else None
         by = torch.tensor(_array(scale, 1, ctypes.c_float)[0]) if told[5] else None
         answer = _device_baseline.judge(Question(known, asked, by), square, seen, at).numpy()
@@ -100,12 +102,43 @@ def _write(
     return "compiled"
 
 
+def _settle(
+    grid: tuple[int, ...],
+    flag: Any,
+    spoilt: Any,
+    live: Any,
+    saved: Any,
+    sizes: Any,
+    owner: Any,
+    offset: Any,
+    heals: Any,
+    act: bool = False,
+    *rest: int,
+    **about: Any,
+) -> str:
+    bad, sick = (bool(_array(a, 1, ctypes.c_float)[0]) for a in (flag, spoilt))
+    # Each of them is smaller than a block.
+    tables = (_array(a, grid[0], ctypes.c_int64).tolist() for a in (live, saved, sizes, heals))
+    for one, other, size, heals_it in zip(*tables, strict=True):
+        here, there = (_array(a, size, ctypes.c_int8) for a in (one, other))
+        if about.get("ACT", act) and (bad or (sick and heals_it)):
+            here[:] = there
+        if not (bad or sick):
+            there[:] = here
+    return "compiled"
+
+
 class _Jit:
     def __init__(self, kernel: Callable[..., str]) -> None:
         self._kernel = kernel
 
     def __getitem__(self, grid: object) -> Callable[..., str]:
         return self._kernel
+
+
+class _Settle:
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., str]:
+        return functools.partial(_settle, grid)
 
 
 class Event:
@@ -153,6 +186,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     put(_norm_kernel, "launcher", lambda compiled, grid: _measure)
     put(_loss_kernel, "_kernel", lambda: _Jit(_write))
     put(_loss_kernel, "launcher", lambda compiled, grid: _write)
+    put(_restore_kernel, "_settles_on", lambda device: _Settle())
+    put(_restore_kernel, "launcher", lambda compiled, grid: functools.partial(_settle, grid))
     put(finite_loss, "writer_for", _loss_kernel.LossWriter)
     put(fail_open, "stream_of", lambda device: 0)
     put(finite_loss, "current_device", lambda: -1)  # also where there is a GPU

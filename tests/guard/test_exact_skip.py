@@ -187,6 +187,25 @@ def test_buffers_of_a_poisoned_forward_come_back(make_engine: MakeEngine) -> Non
             assert same == (step in (0, 3)), (device_path, step)
 
 
+def test_a_counter_of_a_poisoned_forward_comes_back(make_engine: MakeEngine) -> None:
+    """The only buffer that moves holds integers, which are not measured."""
+
+    class Counting(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            self.get_buffer("seen").add_(len(input))
+            return super().forward(input)
+
+    make_engine(device_path=True)
+    net = Counting(4, 1)
+    net.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+    for step in range(6):
+        net(torch.full((8, 4), torch.nan if step in (2, 5) else 1.0)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert net.get_buffer("seen") == 4 * 8
+
+
 def test_steps_are_all_there(make_engine: MakeEngine) -> None:
     engine = make_engine()
     train(OPTIMIZERS["sgd"], poison={4})

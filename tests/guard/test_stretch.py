@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from types import FrameType
 
@@ -149,6 +151,78 @@ class Accumulated(Loop):
                 self.optimizer.zero_grad()
 
 
+class Normed(nn.Module):
+    """With batch norm, a counter and a table."""
+
+    seen: Tensor
+    table: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(12, 1)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("table", torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.add_(len(x))
+        return self.last(torch.cat([self.norm(self.first(x)).tanh(), x], 1))
+
+
+class NormedLoop(Loop):
+    """The same with buffers that every forward pass changes."""
+
+    model: Normed  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Normed()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, fused=True)
+
+
+class NormedLoaded(NormedLoop):
+    """From a loader: a spike is skipped."""
+
+    def run(self, besides: Callable[[Loop, int], None]) -> None:
+        for step, x in enumerate(DataLoader(Batches(), batch_size=None)):
+            loss = self.model(x).square().mean()
+            loss.backward()
+            self.read.append(loss.item())
+            besides(self, step)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+class NormedScaled(NormedLoop, Scaled): ...
+
+
+def changes_buffers(loop: Loop, step: int) -> None:
+    """What may happen to them between two steps, and bad gradients soon after."""
+    assert isinstance(loop, NormedLoop)
+    norm = loop.model.norm
+    if step == 35:
+        norm.running_mean = torch.zeros(8)
+    if step == 42 and norm.running_var is not None:  # in other memory
+        norm.running_var.data = norm.running_var.clone()
+    if step in (52, 57):
+        loop.model.train(step == 57)
+    if step in (72, 93) and norm.running_var is not None:  # of a step that is good
+        norm.running_var[3] = torch.inf
+    if step in (37, 44, 85, 108):
+        next(loop.model.parameters()).grad[0] = torch.nan  # type: ignore[index]
+    if step > 104:  # begins to move
+        loop.model.table.add_(1.0)
+    if step == 118:
+        norm.eval()
+
+
+def changes_and_clips(loop: Loop, step: int) -> None:
+    changes_buffers(loop, step)
+    unscales_and_clips(loop, step)
+    if step in (21, 28, 94):  # a forward pass in between
+        with torch.no_grad():
+            loop.loss(3000)
+
+
 def unscales(loop: Loop, step: int) -> None:
     assert isinstance(loop, Scaled)
     loop.scaler.unscale_(loop.optimizer)
@@ -250,9 +324,11 @@ def accumulates_and_clips(loop: Loop, step: int) -> None:
         (Loop, nothing, 60),
         (Loop, much, 20),
         (Scaled, unscales_later, 60),
-        (Scaled, unscales_and_clips, 20),
+        pytest.param(Scaled, unscales_and_clips, 20, marks=pytest.mark.slow),
         (Scaled, much_scaled, 20),
         (Accumulated, accumulates_and_clips, 20),
+        (NormedLoaded, changes_buffers, 40),
+        (NormedScaled, changes_and_clips, 20),
     ],
 )
 def test_a_stretch_changes_nothing_but_when_rows_are_written(
@@ -271,7 +347,27 @@ def test_a_stretch_changes_nothing_but_when_rows_are_written(
     assert short[2] == long[2] and np.isfinite(short[2]).all()
     same_rows(short[0], long[0])
     skipped = short[0].rows()["scaler_skipped"]
-    assert (skipped == 1).sum() == (5 if kind is Scaled else 0)
+    assert (skipped == 1).sum() == {Scaled: 5, NormedScaled: 9}.get(kind, 0)
+
+
+def bad_gradient(loop: Loop, step: int) -> None:
+    if step == 85:
+        next(loop.model.parameters()).grad[0] = torch.nan  # type: ignore[index]
+
+
+def test_a_step_skipped_in_a_stretch_leaves_no_trace_in_buffers(
+    make_engine: MakeEngine, stepped: list[bool]
+) -> None:
+    skipped, plain = {60, 61, 85, 97, 130}, NormedLoop()
+    for step in set(range(STEPS)) - skipped:
+        plain.loss(step).backward()
+        plain.optimizer.step()
+        plain.optimizer.zero_grad()
+    engine = make_engine(device_path=True, budget=1.0, explain=False)
+    memory, state, _ = trained(engine, NormedLoaded(), bad_gradient)
+    assert sum(stepped) > 60
+    assert set(np.flatnonzero(memory.rows()["skipped"]).tolist()) == skipped
+    assert all(map(torch.equal, state.values(), plain.model.state_dict().values()))
 
 
 def same_rows(one: MemoryRecorder, other: MemoryRecorder) -> None:
@@ -358,6 +454,19 @@ def test_the_steps_of_trainers_are_the_same(
         assert short[2][60] == short[2][61] == pytest.approx(short[2][59])
         rows = short[0].rows()
         assert (rows["grad_norm"][:50] > 0.02).all()  # from before clipping, in whatever order
+
+
+def test_buffers_go_with_their_model(make_engine: MakeEngine, stepped: list[bool]) -> None:
+    engine, loop = make_engine(device_path=True, budget=1.0, explain=False), NormedLoop()
+    for step in range(22):
+        loop.loss(step).backward()
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+    assert any(stepped) and engine.state.stretches.now is not None
+    table = weakref.ref(loop.model.table)
+    del loop
+    gc.collect()
+    assert table() is None
 
 
 def test_an_optimizer_that_is_freed_meanwhile_ends_nothing(

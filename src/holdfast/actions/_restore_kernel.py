@@ -20,6 +20,8 @@ _CHUNK = 16384
 _CHUNKS = 8
 
 Pair = tuple[Tensor, Tensor]  # what is live, and what it may go back to
+Settling = tuple[Callable[..., object], tuple[object, ...]]
+"""What starts a launch that settles, and what it is told behind the addresses of both flags."""
 
 
 class Restorer:
@@ -99,8 +101,8 @@ class Settler(Restorer):
             flags: the step is bad; one of the pairs holds non-finite values.
             act: whether live tensors may be put back at all.
         """
-        kernel = _settle_kernel()
-        if kernel is None or not flags[0].is_cuda:
+        kernel = _settles_on(flags[0].device)
+        if kernel is None:
             return False
         if pairs is not self._pairs:
             self._learn(pairs, flags[0].device)
@@ -126,6 +128,12 @@ class Settler(Restorer):
         )
         self._launcher, self._act = launcher(compiled, grid), act
         return True
+
+    def again(self, pairs: Sequence[Pair]) -> Settling | None:
+        """What settles these once more; None where the last launch was about something else."""
+        if self._launcher is None or pairs is not self._pairs or not self._act:
+            return None
+        return self._launcher, (*self._pointers, self._heals.data_ptr(), True, _CHUNK, _CHUNKS)
 
 
 def _bytewise(pair: Pair, device: torch.device) -> bool:
@@ -187,6 +195,11 @@ def _kernel() -> Any:
                 tl.store(to + at, tl.load(of + at, mask=inside), mask=inside)
 
     return put_back
+
+
+def _settles_on(device: torch.device) -> Any:
+    """The program that settles there; None where there is none."""
+    return _settle_kernel() if device.type == "cuda" else None
 
 
 @functools.cache

@@ -9,14 +9,15 @@ version counter and cost nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..probes.model_state import Buffer, largest_on_device, nonfinite_on_host
-from ._restore_kernel import Restorer, Settler
+from ._restore_kernel import Restorer, Settler, Settling
 
 # Copies of buffers not yet known to move are kept this long, and never beyond this size.
 _TRIAL_STEPS = 8
@@ -74,15 +75,41 @@ class BufferKeeper:
         if self._trials or self._moving.intersection(self._still):
             self._end_trials()
 
-    def at_rest(self) -> bool:
-        """Whether none of them moves, nor was written or replaced since the last look."""
-        if self._moving or self._trials:
-            return False
-        for i, buffer in enumerate(self.buffers):
-            tensor = buffer.tensor
-            if tensor is None or _version(tensor) != self._versions[i]:
-                return False
-        return True
+    def steady(self, device: torch.device, *, settles: bool) -> SteadyBuffers | None:
+        """All of them, after a step with gradients on ``device``, for steps like it.
+
+        None while it is not known which of them move, or where those were not settled by one
+        launch, if ``settles``.
+        """
+        if self._trials or len(self._addresses) != len(self.buffers):
+            return None
+        pairs = self._cached.get("pairs")
+        settling = None if pairs is None else self._settler.again(pairs)
+        if settles and settling is None and self._live():
+            return None
+        found = self._once(f"steady on {device}", lambda: self._found_steady(device, settling))
+        return found if found is not None and found.same() else None
+
+    def _found_steady(
+        self, device: torch.device, settling: Settling | None
+    ) -> SteadyBuffers | None:
+        still = [(i, t) for i in self._still if (t := self.buffers[i].tensor) is not None]
+        if any(_version(tensor) != self._versions[i] for i, tensor in still):
+            return None
+        alive = [buffer for buffer in self.buffers if buffer.holder is not None]
+        return SteadyBuffers(alive, [t for _, t in still], *self.to_measure(device), settling)
+
+    def moves_only_on(self, device: torch.device) -> bool:
+        """Whether some of them move, and all of those are there."""
+        return self._once(
+            f"moves on {device}",
+            lambda: bool(self._live()) and all(t.device == device for _, t in self._live()),
+        )
+
+    def state(self) -> list[tuple[int, int] | None]:
+        """Changes when one is written or replaced; not by the statistics of norm layers alone."""
+        tensors = [buffer.tensor for buffer in self.buffers]
+        return [None if tensor is None else _version(tensor) for tensor in tensors]
 
     def accept(self) -> None:
         """What was changed since the step was meant: it is what a skipped step goes back to."""
@@ -114,6 +141,11 @@ class BufferKeeper:
                 self._copies.pop(i, None)
         for i in self._trials:
             self._trials[i] -= 1
+
+    def let_go(self) -> None:
+        """Hold none of those that do not move: a model may be about to be freed."""
+        kept = self._cached.items()
+        self._cached = {k: found for k, found in kept if not isinstance(found, SteadyBuffers)}
 
     def nonfinite_on_host(self) -> list[int]:
         """Changing buffers on the CPU with non-finite values."""
@@ -240,6 +272,61 @@ class BufferKeeper:
                 if not running_only or self.buffers[i].running
             ],
         )
+
+
+class SteadyBuffers:
+    """Buffers of steps in a row in which none is replaced and no other one begins to move.
+
+    Whether that holds is asked in every step, of hundreds of them: without a line of Python each.
+
+    Args:
+        buffers: all of them, where their modules live.
+        still: which of them do not move.
+        which: move and are measured.
+        measured: their tensors.
+        settling: restores or keeps what moves; None where nothing does.
+    """
+
+    def __init__(
+        self,
+        buffers: Sequence[Buffer],
+        still: Sequence[Tensor],
+        which: Sequence[int],
+        measured: Sequence[Tensor],
+        settling: Settling | None,
+    ) -> None:
+        self.which, self.measured, self.settling = which, measured, settling
+        self.any = bool(buffers)
+        self.moving = bool(measured) or settling is not None
+        """Whether a step of theirs has a second flag."""
+        self._holders, self._keys = [b.holder for b in buffers], [b.key for b in buffers]
+        self._tensors = [b.tensor for b in buffers]
+        present = [t for t in self._tensors if t is not None]
+        self._present, self._addresses = present, list(map(Tensor.data_ptr, present))
+        self._counted = [t for t in present if not t.is_inference()]
+        self._still = [t for t in still if not t.is_inference()]
+        self._versions = list(map(_count_of, self._still))
+        self._sealed: list[int] = []
+
+    def seal(self) -> None:
+        """They are measured now, before the step begins."""
+        self._sealed = list(map(_count_of, self._counted))
+
+    def same(self, *, sealed: bool = False) -> bool:
+        """Whether they are the same tensors, where they were; those that do not move unwritten.
+
+        ``sealed`` asks whether all of them are unwritten since ``seal``.
+        """
+        now = map(dict.get, self._holders, self._keys)
+        asked, counts = (self._counted, self._sealed) if sealed else (self._still, self._versions)
+        return (
+            all(map(operator.is_, now, self._tensors))
+            and list(map(Tensor.data_ptr, self._present)) == self._addresses
+            and list(map(_count_of, asked)) == counts
+        )
+
+
+_count_of: Callable[[Tensor], int] = operator.attrgetter("_version")
 
 
 def _version(tensor: Tensor) -> tuple[int, int]:

@@ -91,6 +91,9 @@ class DeviceFastPath:
             return None
         if early is not None and not early.fits(grads):
             return None
+        # A forward pass between clipping and step may have changed them.
+        if early is not None and early.state_of_buffers != plan.guard.buffers.state():
+            return None
         loss_decides = decides() if early is None else early.loss_decides
         # Ranks decide another way, and a process group may appear at any time.
         if not loss_decides and ranks() > 1:
@@ -107,7 +110,7 @@ class DeviceFastPath:
         plan.still_scaled = record.still_scaled
         if early is not None and early.on_device is not None:
             early.used = record.clipped = True
-            measured = early.on_device
+            measured, record.buffers = early.on_device, early.buffers
         else:
             measured, record.buffers = guard.launch.measure(
                 *(grads, losses, plan.device, scaler),
@@ -140,8 +143,8 @@ class DeviceFastPath:
         if found is None or self._writer.scaler.policy is not None:
             return None
         plan, optimizer = found
-        if self.plans.of(optimizer) is not plan or not plan.guard.buffers.at_rest():
-            return None  # those that change are looked at when the step begins
+        if self.plans.of(optimizer) is not plan:
+            return None
         grads = self._gradients(plan, optimizer, losses)
         if grads is None:
             return None
@@ -150,12 +153,13 @@ class DeviceFastPath:
             return None
         early = EarlyNorms(grads)
         early.decided, early.loss_decides = True, decides()
-        early.on_device, _ = plan.guard.launch.measure(
+        early.on_device, early.buffers = plan.guard.launch.measure(
             *(grads, losses, plan.device, told),
             still_scaled=False,
             clipped=True,
             decides=early.loss_decides,
         )
+        early.state_of_buffers = plan.guard.buffers.state()
         return early
 
     def _gradients(

@@ -25,6 +25,9 @@ class EarlyNorms:
     used: bool = False
     """Whether a step has taken it."""
     loss_decides: bool = False
+    buffers: Sequence[int] = ()
+    """Those that were measured along."""
+    state_of_buffers: Sequence[object] = ()
 
     def __init__(self, grads: list[Tensor]) -> None:
         self._grads = grads

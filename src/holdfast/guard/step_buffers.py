@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..actions.restore_buffers import BufferKeeper
+from ..actions.restore_buffers import BufferKeeper, SteadyBuffers
 from ..probes.gradients import DeviceReading, Meters
 from ..probes.step_record import StepRecord
 
@@ -34,9 +34,13 @@ class StepBuffers:
         """Notice which ones the forward passes of this step have changed."""
         self._keeper.look()
 
-    def at_rest(self) -> bool:
-        """Whether there is nothing to look at: none, or tables and masks that nobody writes."""
-        return not self.known or self._keeper.at_rest()
+    def steady(self, device: torch.device) -> SteadyBuffers | None:
+        """All of them, for steps like the last one on ``device``; None where that cannot be."""
+        return self._keeper.steady(device, settles=self._restores)
+
+    def state(self) -> list[tuple[int, int] | None]:
+        """Another one when one of them is written or replaced."""
+        return self._keeper.state() if self.known else []
 
     def are_finite(self) -> bool:
         """Look at them, on the host."""
@@ -91,4 +95,8 @@ class StepBuffers:
             start = measured.end + (2 if record.scaled else 0)
             values = measured.row[start : start + len(record.buffers)]
             self._meters.of(measured.row.device).raise_flag(spoilt, values)
+            self._keeper.settle((measured.flag, spoilt), act=record.acted)
+        elif self._keeper.moves_only_on(measured.flag.device):
+            # Counters and the like, in which nothing can be non-finite.
+            spoilt = self._meters.of(measured.flag.device).flag()
             self._keeper.settle((measured.flag, spoilt), act=record.acted)

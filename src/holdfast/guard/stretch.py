@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..actions.restore_buffers import SteadyBuffers
 from ..probes import learning_rate
 from ..probes._norm_kernel import Repeat
 from ..probes._norm_rows import Landing, Layout
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
-from ..probes.gradients import DeviceReading, Meter
+from ..probes.gradients import DeviceReading
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
@@ -49,6 +50,10 @@ Unwritten = tuple[torch.dtype, int, None, None]
 """Dtype and device of losses that a closure hands to its optimizer: nobody writes them."""
 
 
+Flags = tuple[Tensor, Tensor | None]
+"""Of a bad step; of buffers that are not finite, where some move."""
+
+
 class Noted(NamedTuple):
     """What is needed to make the record of a step."""
 
@@ -64,14 +69,14 @@ class Noted(NamedTuple):
 
 
 class Stretch:
-    """Steps of one fused optimizer with the same number of losses each; no buffer changes.
+    """Steps of one fused optimizer with the same number of losses each.
 
     Args:
         optimizer: whose steps they are.
         plan: for them; where the script clips it does so in every step, all gradients at once.
         left: how many steps it may have.
         repeat: launches what decides.
-        meter: has the flags.
+        buffers: that may move.
         ready: what writes each loss of a step, or that nobody does.
         scaling: knows which loss was scaled, and by whom.
         feed: of the loop.
@@ -80,7 +85,7 @@ class Stretch:
     """
 
     __slots__ = (
-        *("_comparability", "_early", "_feed", "_groups", "_left", "_loss", "_meter"),
+        *("_buffers", "_comparability", "_early", "_feed", "_groups", "_left", "_loss"),
         *("_parameters", "_phases", "_ready", "_repeat", "_scaling", "_trusted"),
         *("armed", "copies", "last", "noted", "plan", "root"),
     )
@@ -91,7 +96,7 @@ class Stretch:
         plan: DevicePlan,
         left: int,
         repeat: Repeat,
-        meter: Meter,
+        buffers: SteadyBuffers,
         ready: Sequence[Ready] | Sequence[Unwritten],
         scaling: Scaling,
         feed: Feed,
@@ -109,13 +114,13 @@ class Stretch:
         # The groups and the parameters of each, which are lists of the script's.
         self._groups = groups, list(map(_params_of, groups))
         self._parameters: Sequence[Tensor] = parameters_of(optimizer)
-        self._repeat, self._meter, self._ready, self._scaling = repeat, meter, ready, scaling
+        self._repeat, self._buffers, self._ready, self._scaling = repeat, buffers, ready, scaling
         self._feed, self._phases, self._comparability = feed, phases, comparability
         self._trusted = comparability.may_skip
-        self.armed: tuple[Landing, Tensor, Tensor | None] | None = None
-        """While a step is at work: where its row will be, the flag, what a scaler has found."""
+        self.armed: tuple[Landing, Flags, Tensor | None] | None = None
+        """While a step is at work: where its row will be, the flags, what a scaler has found."""
         # Where the script clips: what was launched before that, and how it has left the gradients.
-        self._early: tuple[Landing, Tensor, Tensor, Any] | None = None
+        self._early: tuple[Landing, Flags, Tensor, Any] | None = None
         self.last: list[Tensor] = []
         """The losses of the last step."""
 
@@ -195,8 +200,8 @@ class Stretch:
         if len(parameters) != len(plan.guard.positions):
             return False
         self._parameters = parameters
-        # Where the script clips this was asked then; of one that begins to move there is no copy.
-        if not plan.clips and plan.guard.buffers.known and not plan.guard.buffers.at_rest():
+        # Of one that begins to move there may be no copy.
+        if self._buffers.any and not self._buffers.same(sealed=plan.clips):
             return False
         if self._comparability.may_skip is not self._trusted or ranks() > 1:
             return False
@@ -221,8 +226,8 @@ class Stretch:
             return False
         if launched is None:
             return False
-        landing, flag, united, _ = launched
-        self.armed = landing, flag, found
+        landing, flags, united, _ = launched
+        self.armed = landing, flags, found
         own["found_inf"] = united
         own.setdefault("grad_scale", None)
         spent = perf_counter() - began
@@ -230,10 +235,10 @@ class Stretch:
         self._phases.last += spent
         return True
 
-    def _launch(self, found: Tensor | None) -> tuple[Landing, Tensor, Tensor, list[Tensor]] | None:
+    def _launch(self, found: Tensor | None) -> tuple[Landing, Flags, Tensor, list[Tensor]] | None:
         """Measure and judge the gradients.
 
-        Where the row will be, the flag, the same united with what a scaler has found, and the
+        Where the row will be, the flags, the first united with what a scaler has found, and the
         gradients.
         """
         grads = list(map(grad_of, self._parameters))
@@ -244,14 +249,17 @@ class Stretch:
         if grads[0].requires_grad:
             return None
         loss = self.copies[0] if len(self.copies) == 1 else torch.stack(self.copies).mean()
-        united = flag = self._meter.flag()
+        new_flag = self._repeat.new_flag
+        united = flag = new_flag()
         at = flag.data_ptr()
         told = at, at
         if found is not None:
-            flag = self._meter.flag()
+            flag = new_flag()
             told, at = (found.data_ptr(), at), flag.data_ptr()
-        landing = self._repeat.launch(grads, addresses, at, loss.data_ptr(), told)
-        return None if landing is None else (landing, flag, united, grads)
+        spoilt = new_flag() if self._buffers.moving else None
+        flags = at, at if spoilt is None else spoilt.data_ptr()
+        landing = self._repeat.launch(grads, addresses, flags, loss.data_ptr(), told)
+        return None if landing is None else (landing, (flag, spoilt), united, grads)
 
     def clip_begins(self, parameters: Sequence[Tensor]) -> bool:
         """The script clips these: decide about the step; False where it did not before."""
@@ -260,7 +268,7 @@ class Stretch:
             return False
         if len(self.copies) != len(self._ready):
             return False
-        if plan.guard.buffers.known and not plan.guard.buffers.at_rest():
+        if self._buffers.any and not self._buffers.same():
             return False
         if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
             return False
@@ -273,6 +281,7 @@ class Stretch:
                 return False
             found = told[1]
         self._early = self._launch(found)
+        self._buffers.seal()
         return self._early is not None
 
     def clip_ends(self) -> None:
@@ -284,8 +293,11 @@ class Stretch:
         """The step is over: note it; True while there may be another one."""
         began = perf_counter()
         assert self.armed is not None
-        landing, flag, _ = self.armed
+        landing, (flag, spoilt), _ = self.armed
         self.disarm()
+        if spoilt is not None and self._buffers.settling is not None:
+            start, about = self._buffers.settling
+            start(flag.data_ptr(), spoilt.data_ptr(), *about)
         rate = self._groups[0][0].get("lr")
         if type(rate) is not float:
             rate = learning_rate.read(optimizer)
@@ -335,6 +347,11 @@ class Stretch:
         return self._repeat.layout
 
     @property
+    def measured_along(self) -> Sequence[int]:
+        """Which buffers are measured in each step."""
+        return self._buffers.which
+
+    @property
     def passes(self) -> int:
         """Losses of each step."""
         return len(self._ready)
@@ -352,6 +369,7 @@ class Stretch:
         record.clipped = plan.clips
         record.scaled, record.still_scaled = plan.scaled, plan.still_scaled
         record.time, record.batches = noted.time, noted.batches
+        record.buffers = self._buffers.which
         record.measured = DeviceReading(
             noted.landing, noted.flag, record.layers, True, repeat.layout, factor=repeat.factor
         )

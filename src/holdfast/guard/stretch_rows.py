@@ -43,12 +43,14 @@ class StretchRows:
         assert values is not None
         guard, layout, writer = stretch.plan.guard, stretch.layout, self._writer
         squares = values[:, : layout.buffers_at].sum(1).tolist()
+        spoilt = values[:, layout.buffers_at : layout.blocks].sum(1).tolist()
         told, ordinary = values[:, layout.blocks :].tolist(), _ordinary(stretch)
         concerned = self._recovery.concerns_at
         may = not (stretch.plan.still_scaled or guard.notes or writer.scaler.policy is not None)
         for i, noted in enumerate(stretch.noted):
             square, numbers = squares[i], told[i]
             usual = square < INF and -INF < numbers[0] < INF and numbers[5] == 0.0
+            usual = usual and spoilt[i] < INF
             if may and usual and not concerned(noted.step):
                 writer.suspicious = False
                 record = _record(stretch, ordinary, noted, math.sqrt(square), numbers, values[i])
@@ -59,7 +61,7 @@ class StretchRows:
 
 def _ordinary(stretch: Stretch) -> dict[str, float]:
     """What ordinary rows of a stretch have in common."""
-    return BLANK | {
+    common = BLANK | {
         "opt": float(stretch.plan.guard.index),
         "skipped": 0.0,
         "backwards": stretch.passes,
@@ -68,6 +70,9 @@ def _ordinary(stretch: Stretch) -> dict[str, float]:
         "loss_bad": 0.0,
         "outlier": 0.0,
     }
+    if stretch.measured_along:
+        common["buffer_bad"], common["buffer_layer"] = 0.0, -1.0
+    return common
 
 
 def _record(
@@ -89,5 +94,5 @@ def _record(
     record = StepRecord(noted.step, guard.index, row)
     record.time, record.batches = noted.time, noted.batches
     record.layers, record.positions = len(guard.positions), guard.positions
-    record.reading = GradientReading(Sums(stretch.layout, values), norm)
+    record.reading = GradientReading(Sums(stretch.layout, values, record.layers), norm)
     return record

@@ -65,16 +65,21 @@ class Stretches:
         ready = _unwritten(losses) if self._finite_loss.inside else self._ready(losses.passes)
         if left < 2 or not ready or not self._calm(plan):
             return
+        buffers = guard.buffers.steady(plan.device)
+        if buffers is None:
+            return
         device, outliers, scaler = plan.device, guard.outliers, self._scaling.scaler
         scale = None if scaler is None else scaler._get_scale_async()
         terms = {"alone": True, "clipped": plan.clips, "may_skip": True}
         asked = outliers.question(device, scale=scale if plan.still_scaled else None, **terms)
         grad = optimizer.param_groups[0]["params"][0].dtype
         meter = guard.meter(device)
-        repeat = None if asked is None else meter.repeat(True, grad, ready[0][0], asked, scale)
+        if asked is None:
+            return
+        repeat = meter.repeat(True, grad, ready[0][0], asked, scale, buffers.measured)
         if repeat is not None:
             comparability = self._writer.training.comparability
-            about = meter, ready, self._scaling, self._feed, self._phases, comparability
+            about = buffers, ready, self._scaling, self._feed, self._phases, comparability
             self.now = Stretch(optimizer, plan, left, repeat, *about)
 
     def _ready(self, passes: int) -> list[Ready]:
@@ -101,7 +106,6 @@ class Stretches:
         scaling = self._scaling
         return (
             plan.fused
-            and guard.buffers.at_rest()
             and scaling.scaler is (scaling.last() if plan.scaled else None)
             and len(training.registry) == 1
             and writer.stepped == {guard.index}

@@ -205,19 +205,28 @@ class NormKernel:
         return True
 
     def repeat(
-        self, decides: bool, loss: torch.dtype, asked: Question, scale: Tensor | None
+        self,
+        decides: bool,
+        loss: torch.dtype,
+        asked: Question,
+        scale: Tensor | None,
+        buffers: Sequence[Tensor],
+        new_flag: Callable[[], Tensor],
     ) -> Repeat | None:
-        """What launches like the last step did, with a loss and without buffers."""
+        """What launches like the last step did, with a loss and with these buffers."""
         plain = scale is None
         dtype = torch.float32 if scale is None else scale.dtype
         kind = (True, decides, loss, True, plain, dtype, not plain)
         start, layout = self._launchers.get(kind), self.layout
-        if start is None or layout is None or layout.buffers_at != layout.blocks:
+        if start is None or layout is None:
+            return None
+        if self._gradients + len(buffers) != len(layout.sizes):
             return None
         if asked.vector is None:
             return None
         asks = asked.state.data_ptr(), asked.vector.data_ptr()
-        return Repeat(self, layout, start, self._fixed, self._landings, asks, decides, scale)
+        about = self, layout, start, self._fixed, self._landings, asks, decides, scale
+        return Repeat(*about, buffers, new_flag)
 
     @property
     def work(self) -> tuple[int, int, int]:
@@ -269,6 +278,7 @@ class Repeat:
     """A launch like those before it: only the row, the flags and the loss are others.
 
     ``scale`` is that of a GradScaler, where there is one: a number on the device that changes.
+    ``buffers`` stay where they are, ``new_flag`` gives a flag that is down.
     """
 
     def __init__(
@@ -281,10 +291,14 @@ class Repeat:
         asks: tuple[int, int],
         decides: bool,
         scale: Tensor | None,
+        buffers: Sequence[Tensor],
+        new_flag: Callable[[], Tensor],
     ) -> None:
         self.layout, self.factor, self.scale = layout, kernel.factor, scale
+        self.new_flag = new_flag
         self._kernel, self._start, self._fixed, self._landings = kernel, start, fixed, landings
         self._asks, self._work, self._decides = asks, kernel.work, decides
+        self._buffers, self._places = buffers, list(map(Tensor.data_ptr, buffers))
         self._scale = 0 if scale is None else scale.data_ptr()
         self._width = layout.blocks + 1 + ANSWERS + (SCALER if self._scale else 0)
 
@@ -292,7 +306,7 @@ class Repeat:
         self,
         grads: Sequence[Tensor],
         addresses: list[int],
-        flag: int,
+        flags: tuple[int, int],
         loss: int,
         told: tuple[int, int],
     ) -> Landing | None:
@@ -301,14 +315,16 @@ class Repeat:
         Args:
             grads: the gradients.
             addresses: where they are.
-            flag: where the flag is, which is down.
+            flags: where the flag is, and that of buffers, both down; without buffers one.
             loss: where the loss is.
             told: where it says what a scaler has found, and where the flag of both is; without
                 a scaler twice the flag.
         """
-        kernel = self._kernel
+        kernel, count = self._kernel, len(grads)
+        if self._places:
+            grads, addresses = [*grads, *self._buffers], addresses + self._places
         moved = addresses != kernel.uploaded
-        if moved and not kernel.place(grads, len(grads), addresses):
+        if moved and not kernel.place(grads, count, addresses):
             return None
         if kernel.layout is not self.layout or not self._landings:
             return None
@@ -318,8 +334,9 @@ class Repeat:
         self._start(
             *self._fixed,
             landing.address,
-            *(flag, flag, loss, self.layout.blocks, self.layout.buffers_at),
-            *(self._scale or flag, state, terms),
+            *flags,
+            *(loss, self.layout.blocks, self.layout.buffers_at),
+            *(self._scale or flags[0], state, terms),
             *self._work,
             *told,
             *(None, self._decides, True, True, self._scale != 0, CHUNK, CHUNKS, HEAD, WINDOW),

@@ -50,13 +50,14 @@ class Layout:
 
 
 class Sums:
-    """Norms of all tensors that are worked out when somebody asks: few steps write them."""
+    """Norms of all gradients that are worked out when somebody asks: few steps write them."""
 
-    def __init__(self, layout: Layout, sums: np.ndarray) -> None:
-        self._layout, self._sums = layout, sums
+    def __init__(self, layout: Layout, sums: np.ndarray, gradients: int) -> None:
+        self._layout, self._sums, self._gradients = layout, sums, gradients
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self._layout.norms(self._sums).astype(dtype or np.float64, copy=False)
+        norms = self._layout.norms(self._sums)[: self._gradients]
+        return norms.astype(dtype or np.float64, copy=False)
 
 
 class Landing:

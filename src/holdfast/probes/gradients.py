@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,7 @@ COLUMNS = {
 _NOTHING = contextlib.nullcontext()
 # Without the call around it, which asks whether CUDA is there.
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
+_dtype_of: Callable[[Tensor], torch.dtype] = operator.attrgetter("dtype")
 
 
 def norms_on_device(grads: list[Tensor], home: torch.device) -> Tensor:
@@ -86,6 +88,11 @@ class DeviceReading:
     """Whether these are the norms of all ranks."""
     armed: Tensor | None = None
     """The flag united with what a scaler has found, where that was done along."""
+
+    @property
+    def along(self) -> bool:
+        """Whether buffers were measured along."""
+        return self.layout is not None and self.layout.buffers_at < self.layout.blocks
 
     @property
     def _answer_at(self) -> int:
@@ -142,13 +149,15 @@ class DeviceReading:
     def usual(self, values: np.ndarray) -> tuple[GradientReading, list[float]] | None:
         """The row of an ordinary step: its norms; loss, answer and extras. None for any other."""
         layout = self.layout
-        if layout is None or self.factor is None or self.spoilt is not None or not self.has_loss:
+        if layout is None or self.factor is None or not self.has_loss:
             return None
         square = float(values[: layout.buffers_at].sum())
         told = values[layout.blocks :].tolist()
         if not (square < INF and -INF < told[0] < INF and told[5] == 0.0):
             return None
-        return GradientReading(Sums(layout, values), math.sqrt(square)), told
+        if not values[layout.buffers_at : layout.blocks].sum() < INF:
+            return None
+        return GradientReading(Sums(layout, values, self.tensors), math.sqrt(square)), told
 
     def read(self, values: np.ndarray) -> tuple[GradientReading, float, np.ndarray]:
         """The row has arrived: gradient reading, loss (NaN without one) and extras."""
@@ -156,12 +165,12 @@ class DeviceReading:
         if self.layout is not None:
             loss = float(values[self.layout.blocks]) if self.has_loss else math.nan
             square = float(values[: self.layout.buffers_at].sum())
-            if self.spoilt is None and square < INF:
-                return GradientReading(Sums(self.layout, values), math.sqrt(square)), loss, extras
-            norms = self.layout.norms(values)
-            if self.spoilt is not None:
-                extras = np.concatenate([extras, norms[self.tensors :]])
-                norms = norms[: self.tensors]
+            if self.along:
+                extras = np.concatenate([extras, self.layout.norms(values)[self.tensors :]])
+            if square < INF:
+                norms = Sums(self.layout, values, self.tensors)
+                return GradientReading(norms, math.sqrt(square)), loss, extras
+            norms = self.layout.norms(values)[: self.tensors]
         else:
             norms = values[: self.tensors]
             loss = float(values[self.tensors]) if self.has_loss else math.nan
@@ -281,6 +290,7 @@ class Meter:
         loss: torch.dtype,
         asked: Question,
         scale: Tensor | None,
+        buffers: Sequence[Tensor],
     ) -> Repeat | None:
         """What launches like the last step did; None where there is no such thing.
 
@@ -290,11 +300,14 @@ class Meter:
             loss: of the loss.
             asked: whether the norm is an outlier.
             scale: of a GradScaler.
+            buffers: measured along, where they are all the time.
         """
         kernel = None if self._no_kernel else self._kernels.get(grad)
         here = _current_device() == self._index
         here = here and (scale is None or scale.device == self._device)
-        return kernel.repeat(decides, loss, asked, scale) if kernel is not None and here else None
+        if kernel is None or not here:
+            return None
+        return kernel.repeat(decides, loss, asked, scale, buffers, self.flag)
 
     def _along(self, scaler: tuple[Tensor, Tensor | None] | None) -> ScalerOnDevice | None:
         """What the kernel reads and writes for a scaler; None where it cannot reach that."""
@@ -334,7 +347,8 @@ class Meter:
 
     def can_take(self, buffers: Sequence[Tensor], dtype: torch.dtype) -> bool:
         """Whether these can be measured in the same launch as gradients of this dtype."""
-        return not self._no_kernel and available(dtype) and all(b.dtype == dtype for b in buffers)
+        alike = {*map(_dtype_of, buffers)} <= {dtype}
+        return not self._no_kernel and available(dtype) and alike
 
     def flag(self) -> Tensor:
         """A flag that is down."""

@@ -86,6 +86,12 @@ class Buffer:
         module = self._module()
         return None if module is None else module._buffers.get(self.key)
 
+    @property
+    def holder(self) -> dict[str, Tensor | None] | None:
+        """The dictionary of its module that has it; None where the module is gone."""
+        module = self._module()
+        return None if module is None else module._buffers
+
 
 def buffers_of(roots: Iterable[nn.Module]) -> list[Buffer]:
     """Every buffer below ``roots``, once.

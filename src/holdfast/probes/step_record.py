@@ -150,7 +150,7 @@ class StepRecord:
 
     def _arrives_usual(self, measured: DeviceReading, values: np.ndarray) -> bool:
         """Fill the columns of an ordinary step, as on nearly every step of a healthy run."""
-        more = self.still_scaled or self.parameters or len(self.buffers)
+        more = self.still_scaled or self.parameters or (self.buffers and not measured.along)
         found = None if more else measured.usual(values)
         if found is None:
             return False
@@ -160,6 +160,8 @@ class StepRecord:
         row["loss"], row["loss_bad"] = told[0], 0.0
         row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = told[1:5]
         row["outlier"], row["clip"] = 0.0, told[6]
+        if self.buffers:
+            row["buffer_bad"], row["buffer_layer"] = 0.0, -1.0
         if self.scaled:
             row["scale"], row["scaler_skipped"] = told[7], float(told[8] > 0)
         return True

@@ -64,6 +64,7 @@ class OptimizerHooks(EnginePart):
         # Another one is freed at any time, also while this one's step is being decided about.
         if (stretch := self._stretches.now) is None or stretch.goes_with(optimizer):
             self._leave_stretch()
+        self._training.registry.buffers.let_go()
         whole = not out_of_reach() and id(optimizer) not in self._open
         last = whole and self._writer.stepped_last(self._training.registry.find(optimizer))
         self._recovery.leaves(optimizer, self._training.iteration, last=last)
