@@ -5,13 +5,14 @@ processor's caches; there calls cost several times what they cost in a loop of t
 path on a device asks little and still makes some ninety. In a stretch a step is only launched,
 armed and noted, by the same kernels with the same arguments; the records of all its steps are made
 when it is over. One begins after a step of the fast path where nothing is due for a while, and ends
-early with whatever is not like the step before.
+early with whatever is not like the step before. Where several optimizers take turns, each of them
+has its part in it, and the parts follow one another in a ring.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
 from time import perf_counter, time
 from types import FrameType
@@ -34,7 +35,7 @@ from .device_fast_path import DevicePlan
 from .early_norms import state_of
 from .fail_open import capturing, current_device, stream_of
 from .feed import Feed
-from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready, only_part
+from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready, only_part, place_of_call
 from .grad_scaler import Scaling, found_by
 from .optimizer_guard import grad_of, parameters_of
 from .step_writer import StepWriter
@@ -47,6 +48,21 @@ _SCALED = {"found_inf", "grad_scale"}
 
 Unwritten = tuple[torch.dtype, int, None, None]
 """Dtype and device of losses that a closure hands to its optimizer: nobody writes them."""
+
+
+class Turn(NamedTuple):
+    """How an optimizer has stepped, and will in the iterations that follow."""
+
+    plan: DevicePlan
+    """Where the script clips it does so in every step, all gradients at once."""
+    ready: Sequence[Ready] | Sequence[Unwritten]
+    """What writes each of its losses, or that nobody does; empty where it uses those before."""
+    places: Sequence[Hashable]
+    """Where backward is called for each of them, where there are several optimizers."""
+    passes: int
+    """How many losses a step is about."""
+    dtype: torch.dtype
+    """Theirs."""
 
 
 class Noted(NamedTuple):
@@ -68,11 +84,11 @@ class Stretch:
 
     Args:
         optimizer: whose steps they are.
-        plan: for them; where the script clips it does so in every step, all gradients at once.
-        left: how many steps it may have.
+        turn: how it steps.
+        noted: the steps of all optimizers that take turns.
+        most: how many steps they may have together.
         repeat: launches what decides.
         meter: has the flags.
-        ready: what writes each loss of a step, or that nobody does.
         scaling: knows which loss was scaled, and by whom.
         feed: of the loop.
         phases: its clock.
@@ -80,36 +96,39 @@ class Stretch:
     """
 
     __slots__ = (
-        *("_comparability", "_early", "_feed", "_groups", "_left", "_loss", "_meter"),
-        *("_parameters", "_phases", "_ready", "_repeat", "_scaling", "_trusted"),
-        *("armed", "copies", "last", "noted", "plan", "root"),
+        *("_comparability", "_early", "_feed", "_groups", "_loss", "_meter", "_most"),
+        *("_parameters", "_phases", "_places", "_ready", "_repeat", "_scaling", "_trusted"),
+        *("armed", "copies", "last", "next", "noted", "plan", "root", "turn"),
     )
 
     def __init__(
         self,
         optimizer: Optimizer,
-        plan: DevicePlan,
-        left: int,
+        turn: Turn,
+        noted: list[Noted],
+        most: int,
         repeat: Repeat,
         meter: Meter,
-        ready: Sequence[Ready] | Sequence[Unwritten],
         scaling: Scaling,
         feed: Feed,
         phases: Phases,
         comparability: Comparability,
     ) -> None:
-        self.plan, self._left = plan, left
+        self.turn, self.plan, self._most = turn, turn.plan, most
+        self.next: Stretch | None = None
+        """Whose turn comes after this one, where there are several."""
         self.root: Any = None
         """On what backward is being called."""
         self._loss: Any = None
         self.copies: list[Tensor] = []
         """The losses of the step at work whose backward is over."""
-        self.noted: list[Noted] = []
+        self.noted = noted
         groups = optimizer.param_groups
         # The groups and the parameters of each, which are lists of the script's.
         self._groups = groups, list(map(_params_of, groups))
         self._parameters: Sequence[Tensor] = parameters_of(optimizer)
-        self._repeat, self._meter, self._ready, self._scaling = repeat, meter, ready, scaling
+        self._repeat, self._meter, self._scaling = repeat, meter, scaling
+        self._ready, self._places = turn.ready, turn.places
         self._feed, self._phases, self._comparability = feed, phases, comparability
         self._trusted = comparability.may_skip
         self.armed: tuple[Landing, Tensor, Tensor | None] | None = None
@@ -117,7 +136,7 @@ class Stretch:
         # Where the script clips: what was launched before that, and how it has left the gradients.
         self._early: tuple[Landing, Tensor, Tensor, Any] | None = None
         self.last: list[Tensor] = []
-        """The losses of the last step."""
+        """The losses of the step before the next one of this optimizer."""
 
     def backward_begins(self, root: Any, finite_loss: FiniteLoss, frame: FrameType) -> bool:
         """Backward is called on a loss; False where it is not like the one before."""
@@ -128,17 +147,18 @@ class Stretch:
             if of() is not root or self._scaling.variable() is None:
                 return False
             node = node.next_functions[0][0]
+        if node is None or len(self.copies) == len(self._ready):
+            return False
         dtype, index, writer, _ = self._ready[0]
         if (
-            node is None
-            or finite_loss.inside is not (writer is None)
+            finite_loss.inside is not (writer is None)
             or self.root is not None
-            or len(self.copies) == len(self._ready)
             or loss.dtype is not dtype
             or root.numel() != 1
             or not loss.get_device() == index == current_device()
             or root.layout is not _STRIDED
             or root._is_view()
+            or (self._places and place_of_call(frame) != self._places[len(self.copies)])
         ):
             return False
         part = None
@@ -170,14 +190,11 @@ class Stretch:
         self._phases.last += spent
         return True
 
-    def goes_with(self, optimizer: Any) -> bool:
-        """Whether its optimizer is this one, which is about to be freed, or is gone."""
-        return self.plan.optimizer() in (None, optimizer)
-
     def takes_closure(self, optimizer: Any) -> bool:
         """Whether a step of this optimizer, with a closure, may be like the one before."""
         fresh = not self.copies and self.root is None
-        return self._ready[0][2] is None and fresh and self.plan.optimizer() is optimizer
+        unwritten = bool(self._ready) and self._ready[0][2] is None
+        return unwritten and fresh and self.plan.optimizer() is optimizer
 
     def step_begins(self, optimizer: Any) -> bool:
         """Decide about a step; False where it is not like the one before."""
@@ -243,7 +260,8 @@ class Stretch:
             return None
         if grads[0].requires_grad:
             return None
-        loss = self.copies[0] if len(self.copies) == 1 else torch.stack(self.copies).mean()
+        losses = self.copies or self.last
+        loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
         united = flag = self._meter.flag()
         at = flag.data_ptr()
         told = at, at
@@ -294,18 +312,19 @@ class Stretch:
             fed = bool(ledger.fresh)
             batches = ledger.step()
         self._feed.rng = None
-        self.last, self.copies = self.copies, []
+        (self.next or self).last = self.copies or self.last
+        own, self.copies = bool(self._ready), []
+        several = not own and self.turn.passes > max(1, len(batches))
         # It has changed at most what the next step asks it: then that one is the last.
         changed = self._comparability.stepped(
-            step, self.plan.guard.index, fed=fed, own=True, several=False
+            step, self.plan.guard.index, fed=fed, own=own, several=several
         )
         host = self._phases.take_idle()
         self.noted.append(Noted(step, time(), rate, landing, flag, host, batches, changed))
-        self._left -= 1
         spent = perf_counter() - began
         self._phases.guard += spent
         self._phases.last += spent
-        return self._left > 0 and not changed
+        return len(self.noted) < self._most and not changed
 
     def disarm(self) -> None:
         """The optimizer is as the script knows it again."""
@@ -334,21 +353,17 @@ class Stretch:
         """Of the numbers that arrive."""
         return self._repeat.layout
 
-    @property
-    def passes(self) -> int:
-        """Losses of each step."""
-        return len(self._ready)
-
     def record(self, noted: Noted) -> StepRecord:
         """The record of a step, as the fast path makes it."""
         plan, guard, repeat = self.plan, self.plan.guard, self._repeat
         record = StepRecord(noted.step, guard.index)
         row = record.row
         row["lr"], row["opt"], row["skipped"] = noted.rate, float(guard.index), 0.0
-        row["backwards"] = self.passes
+        row["backwards"] = self.turn.passes
         row.update(noted.host)
         record.layers, record.positions = len(guard.positions), guard.positions
-        record.planned = record.acted = record.losses_decide = True
+        record.planned = record.acted = True
+        record.losses_decide = repeat.decides
         record.clipped = plan.clips
         record.scaled, record.still_scaled = plan.scaled, plan.still_scaled
         record.time, record.batches = noted.time, noted.batches

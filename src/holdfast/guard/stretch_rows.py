@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,6 +14,12 @@ from ..probes.step_record import BLANK, StepRecord
 from ..recovery.rollback import Recovery
 from .step_writer import StepWriter
 from .stretch import Noted, Stretch
+
+_Arrived = tuple[
+    Stretch, list[float], list[list[float]], np.ndarray, dict[str, float], bool
+]
+"""Of one optimizer: squares of norms, the other numbers, all of them, what rows have in common, and
+whether they may be ordinary."""
 
 
 class StretchRows:
@@ -26,35 +33,52 @@ class StretchRows:
     def __init__(self, writer: StepWriter, recovery: Recovery) -> None:
         self._writer, self._recovery = writer, recovery
 
-    def close(self, stretch: Stretch) -> None:
-        """A stretch is over: write its rows, now or when their numbers have arrived."""
-        noted, comparability = stretch.noted, self._writer.training.comparability
+    def close(self, ring: Sequence[Stretch]) -> None:
+        """A stretch is over: write its rows, now or when their numbers have arrived.
+
+        ``ring``: the part of each optimizer, in the order of their steps.
+        """
+        noted, comparability = ring[0].noted, self._writer.training.comparability
         for one in noted:
             if one.changed:
                 data = {"holds": comparability.holds, "why": comparability.why}
                 self._writer.training.record_at("comparable", one.step, data)
         if noted:
             readback = self._writer.readback
-            arrived = functools.partial(self._arrived, stretch)
-            readback.flying.append((Landings([one.landing for one in noted]), arrived))
+            arrived = functools.partial(self._arrived, ring, [])
+            for turn in range(min(len(ring), len(noted))):
+                landings = Landings([one.landing for one in noted[turn :: len(ring)]])
+                readback.flying.append((landings, arrived))
             readback.poll()
 
-    def _arrived(self, stretch: Stretch, values: np.ndarray | None) -> None:
+    def _arrived(
+        self, ring: Sequence[Stretch], so_far: list[np.ndarray], values: np.ndarray | None
+    ) -> None:
+        """The numbers of one optimizer are there; with those of the last one all are written."""
         assert values is not None
-        guard, layout, writer = stretch.plan.guard, stretch.layout, self._writer
-        squares = values[:, : layout.buffers_at].sum(1).tolist()
-        told, ordinary = values[:, layout.blocks :].tolist(), _ordinary(stretch)
+        so_far.append(values)
+        parts, writer = len(ring), self._writer
+        if len(so_far) < min(parts, len(ring[0].noted)):
+            return
+        of_each: list[_Arrived] = []
+        for part, values in zip(ring, so_far, strict=False):
+            guard, layout = part.plan.guard, part.layout
+            squares = values[:, : layout.buffers_at].sum(1).tolist()
+            told = values[:, layout.blocks :].tolist()
+            may = not (part.plan.still_scaled or guard.notes or writer.scaler.policy is not None)
+            of_each.append((part, squares, told, values, _ordinary(part), may))
         concerned = self._recovery.concerns_at
-        may = not (stretch.plan.still_scaled or guard.notes or writer.scaler.policy is not None)
-        for i, noted in enumerate(stretch.noted):
+        for n, noted in enumerate(ring[0].noted):
+            part, squares, told, values, ordinary, may = of_each[n % parts]
+            i, guard = n // parts, part.plan.guard
             square, numbers = squares[i], told[i]
             usual = square < INF and -INF < numbers[0] < INF and numbers[5] == 0.0
             if may and usual and not concerned(noted.step):
                 writer.suspicious = False
-                record = _record(stretch, ordinary, noted, math.sqrt(square), numbers, values[i])
+                record = _record(part, ordinary, noted, math.sqrt(square), numbers, values[i])
                 writer.put(guard, record)
             else:
-                writer.arrived(guard, stretch.record(noted), values[i])
+                writer.arrived(guard, part.record(noted), values[i])
 
 
 def _ordinary(stretch: Stretch) -> dict[str, float]:
@@ -62,7 +86,7 @@ def _ordinary(stretch: Stretch) -> dict[str, float]:
     return BLANK | {
         "opt": float(stretch.plan.guard.index),
         "skipped": 0.0,
-        "backwards": stretch.passes,
+        "backwards": stretch.turn.passes,
         "grad_bad": 0.0,
         "grad_layer": -1.0,
         "loss_bad": 0.0,

@@ -62,7 +62,7 @@ class OptimizerHooks(EnginePart):
     def leaves(self, optimizer: Optimizer) -> None:
         """An optimizer is about to be freed; the state after the last step would go with it."""
         # Another one is freed at any time, also while this one's step is being decided about.
-        if (stretch := self._stretches.now) is None or stretch.goes_with(optimizer):
+        if self._stretches.goes_with(optimizer):
             self._leave_stretch()
         whole = not out_of_reach() and id(optimizer) not in self._open
         last = whole and self._writer.stepped_last(self._training.registry.find(optimizer))
@@ -103,7 +103,10 @@ class OptimizerHooks(EnginePart):
         if stretch is not None:
             try:
                 if stretch.step_begins(optimizer):
-                    self._training.iteration += 1
+                    if stretch.next is None:
+                        self._training.iteration += 1
+                    else:
+                        self._writer.number(stretch.plan.guard)
                     return None
             except Exception as error:
                 self.failed("stretch", error)
@@ -148,8 +151,10 @@ class OptimizerHooks(EnginePart):
             self._watchers.swallowed.batches = 0
             # Without the wrapper, which takes as long as what it calls.
             try:
-                if not stretch.step_ends(optimizer, self._training.iteration):
-                    self._next_stretch(optimizer)
+                goes_on = stretch.step_ends(optimizer, self._training.iteration)
+                self._stretches.now = stretch.next or stretch
+                if not goes_on:
+                    self._next_stretch()
             except Exception as error:
                 self.failed("stretch", error)
             if self._watchers.on and stretch.noted:
@@ -178,14 +183,16 @@ class OptimizerHooks(EnginePart):
         self._watchers.step_ended(record, sys._getframe())
 
     @fail_open("stretch")
-    def _next_stretch(self, optimizer: Optimizer) -> None:
+    def _next_stretch(self) -> None:
+        turns = self._stretches.turns
         self._leave_stretch()
-        self._begin_stretch(optimizer)
+        if turns and not self.off:
+            self._stretches.begin_again(turns)
 
     def _begin_stretch(self, optimizer: Optimizer) -> None:
         plan = self._fast_paths.device.plans.of(optimizer)
         if plan is not None and not self.off:
-            self._stretches.begin(optimizer, plan, self._window.previous)
+            self._stretches.begin(plan, self._window.previous)
 
     @fail_open("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:
