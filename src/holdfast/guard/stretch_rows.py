@@ -15,9 +15,7 @@ from ..recovery.rollback import Recovery
 from .step_writer import StepWriter
 from .stretch import Noted, Stretch
 
-_Arrived = tuple[
-    Stretch, list[float], list[list[float]], np.ndarray, dict[str, float], bool
-]
+_Arrived = tuple[Stretch, list[float], list[list[float]], np.ndarray, dict[str, float], bool]
 """Of one optimizer: squares of norms, the other numbers, all of them, what rows have in common, and
 whether they may be ordinary."""
 

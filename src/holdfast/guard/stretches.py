@@ -78,12 +78,11 @@ class Stretches:
 
     @property
     def turns(self) -> Sequence[Turn]:
-        """How its optimizers step, if each has stepped as often as the others."""
-        ring = self._ring
-        return [] if len(ring[0].noted) % len(ring) else [part.turn for part in ring]
+        """How its optimizers step."""
+        return [part.turn for part in self._ring]
 
     def begin_again(self, turns: Sequence[Turn]) -> None:
-        """One is over as it was meant to be: begin another one of its kind."""
+        """One is over by itself: begin another one of its kind."""
         self._whole = self._writer.training.iteration
         self._begin(turns)
 
@@ -160,8 +159,10 @@ class Stretches:
         most = min(most, _LATE / max(1e-6, writer.budget.pace * len(turns)))
         if self._feed.ledger is None:
             most = min(most, self._recovery.look_at - step)
-        for every in (*(turn.plan.every for turn in turns), writer.often(writer.memory_every)):
-            most = min(most, every - 1 - step % every)
+        every = writer.often(writer.memory_every)
+        most = min(most, every - 1 - step % every)
+        for turn in turns:
+            most = min(most, turn.plan.every - 1 - step % turn.plan.every)
         return int(most)
 
     def _calm(self, turns: Sequence[Turn]) -> bool:

@@ -186,7 +186,7 @@ class OptimizerHooks(EnginePart):
     def _next_stretch(self) -> None:
         turns = self._stretches.turns
         self._leave_stretch()
-        if turns and not self.off:
+        if not self.off:
             self._stretches.begin_again(turns)
 
     def _begin_stretch(self, optimizer: Optimizer) -> None:
