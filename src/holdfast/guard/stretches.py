@@ -72,9 +72,10 @@ class Stretches:
         if len(self._writer.training.registry) > 1:
             turns = self._iteration(plan, losses)
         else:
-            turns = [self._turn(plan, losses, several=False)]
-        if None not in turns:
-            self._begin([turn for turn in turns if turn is not None])
+            turn = self._turn(plan, losses, several=False)
+            turns = [] if turn is None else [turn]
+        if turns:
+            self._begin(turns)
 
     @property
     def turns(self) -> Sequence[Turn]:
@@ -119,10 +120,10 @@ class Stretches:
                 ring[len(ring) - 2].next, part.next = part, ring[0]
         self._ring, self.now = ring, ring[0]
 
-    def _iteration(self, plan: DevicePlan, losses: Losses) -> Sequence[Turn | None]:
+    def _iteration(self, plan: DevicePlan, losses: Losses) -> Sequence[Turn]:
         """How several optimizers step, after the second iteration in a row in which all of them do.
 
-        At any other time None is among them.
+        At any other time nothing.
         """
         training = self._writer.training
         if training.iteration != self._step:
@@ -135,9 +136,11 @@ class Stretches:
         self._losses = losses
         self._stepped.append(turn)
         if len(self._stepped) < len(training.registry):
-            return [None]
+            return []
         whole, self._whole = self._whole, self._step
-        return self._stepped if whole == self._step - 1 else [None]
+        turns = [turn for turn in self._stepped if turn is not None]
+        again = whole == self._step - 1 and len(turns) == len(self._stepped)
+        return turns if again else []
 
     def _turn(self, plan: DevicePlan, losses: Losses, *, several: bool) -> Turn | None:
         """How an optimizer has stepped, where its losses are of one kind; otherwise None."""

@@ -152,7 +152,8 @@ class OptimizerHooks(EnginePart):
             # Without the wrapper, which takes as long as what it calls.
             try:
                 goes_on = stretch.step_ends(optimizer, self._training.iteration)
-                self._stretches.now = stretch.next or stretch
+                if stretch.next is not None:
+                    self._stretches.now = stretch.next
                 if not goes_on:
                     self._next_stretch()
             except Exception as error:
@@ -186,7 +187,7 @@ class OptimizerHooks(EnginePart):
     def _next_stretch(self) -> None:
         turns = self._stretches.turns
         self._leave_stretch()
-        if not self.off:
+        if turns and not self.off:
             self._stretches.begin_again(turns)
 
     def _begin_stretch(self, optimizer: Optimizer) -> None:
