@@ -20,7 +20,7 @@ def inside(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
     original = Stretch.step_ends
 
     def noted(self: Stretch, optimizer: object, step: int) -> bool:
-        found.add((step, self.plan.guard.index))
+        found.add((step, self.turn.plan.guard.index))
         return original(self, optimizer, step)
 
     monkeypatch.setattr(Stretch, "step_ends", noted)

@@ -97,8 +97,8 @@ class Stretch:
 
     __slots__ = (
         *("_comparability", "_early", "_feed", "_groups", "_loss", "_meter", "_most"),
-        *("_parameters", "_phases", "_places", "_ready", "_repeat", "_scaling", "_trusted"),
-        *("armed", "copies", "last", "next", "noted", "plan", "root", "turn"),
+        *("_parameters", "_phases", "_repeat", "_scaling", "_trusted"),
+        *("armed", "copies", "last", "next", "noted", "root", "turn"),
     )
 
     def __init__(
@@ -114,7 +114,7 @@ class Stretch:
         phases: Phases,
         comparability: Comparability,
     ) -> None:
-        self.turn, self.plan, self._most = turn, turn.plan, most
+        self.turn, self._most = turn, most
         self.next: Stretch | None = None
         """Whose turn comes after this one, where there are several."""
         self.root: Any = None
@@ -128,7 +128,6 @@ class Stretch:
         self._groups = groups, list(map(_params_of, groups))
         self._parameters: Sequence[Tensor] = parameters_of(optimizer)
         self._repeat, self._meter, self._scaling = repeat, meter, scaling
-        self._ready, self._places = turn.ready, turn.places
         self._feed, self._phases, self._comparability = feed, phases, comparability
         self._trusted = comparability.may_skip
         self.armed: tuple[Landing, Tensor, Tensor | None] | None = None
@@ -147,9 +146,9 @@ class Stretch:
             if of() is not root or self._scaling.variable() is None:
                 return False
             node = node.next_functions[0][0]
-        if node is None or len(self.copies) == len(self._ready):
+        if node is None or len(self.copies) == len(self.turn.ready):
             return False
-        dtype, index, writer, _ = self._ready[0]
+        dtype, index, writer, _ = self.turn.ready[0]
         if (
             finite_loss.inside is not (writer is None)
             or self.root is not None
@@ -158,7 +157,7 @@ class Stretch:
             or not loss.get_device() == index == current_device()
             or root.layout is not _STRIDED
             or root._is_view()
-            or (self._places and place_of_call(frame) != self._places[len(self.copies)])
+            or (self.turn.places and place_of_call(frame) != self.turn.places[len(self.copies)])
         ):
             return False
         part = None
@@ -176,7 +175,7 @@ class Stretch:
     def backward_ended(self) -> bool:
         """Backward has freed its graph: write the loss; False while a graph is captured."""
         began = perf_counter()
-        _, index, writer, last = self._ready[len(self.copies)]
+        _, index, writer, last = self.turn.ready[len(self.copies)]
         if stream_of(index) and capturing(index):
             return False
         loss, part = self._loss
@@ -193,14 +192,14 @@ class Stretch:
     def takes_closure(self, optimizer: Any) -> bool:
         """Whether a step of this optimizer, with a closure, may be like the one before."""
         fresh = not self.copies and self.root is None
-        unwritten = bool(self._ready) and self._ready[0][2] is None
-        return unwritten and fresh and self.plan.optimizer() is optimizer
+        unwritten = bool(self.turn.ready) and self.turn.ready[0][2] is None
+        return unwritten and fresh and self.turn.plan.optimizer() is optimizer
 
     def step_begins(self, optimizer: Any) -> bool:
         """Decide about a step; False where it is not like the one before."""
         began = perf_counter()
-        (groups, lists), plan, scaling = self._groups, self.plan, self._scaling
-        if len(self.copies) != len(self._ready) or plan.optimizer() is not optimizer:
+        (groups, lists), plan, scaling = self._groups, self.turn.plan, self._scaling
+        if len(self.copies) != len(self.turn.ready) or plan.optimizer() is not optimizer:
             return False
         own = optimizer.__dict__
         if optimizer.param_groups is not groups:
@@ -226,7 +225,7 @@ class Stretch:
                 return False
         elif (
             type(found) is not Tensor
-            or found.get_device() != self._ready[0][1]
+            or found.get_device() != self.turn.ready[0][1]
             or (own.get("grad_scale") is not None) is not plan.still_scaled
         ):
             return False
@@ -273,10 +272,10 @@ class Stretch:
 
     def clip_begins(self, parameters: Sequence[Tensor]) -> bool:
         """The script clips these: decide about the step; False where it did not before."""
-        own, plan, optimizer = self._parameters, self.plan, self.plan.optimizer()
+        own, plan, optimizer = self._parameters, self.turn.plan, self.turn.plan.optimizer()
         if not plan.clips or self._early is not None or optimizer is None:
             return False
-        if len(self.copies) != len(self._ready):
+        if len(self.copies) != len(self.turn.ready):
             return False
         if plan.guard.buffers.known and not plan.guard.buffers.at_rest():
             return False
@@ -313,11 +312,11 @@ class Stretch:
             batches = ledger.step()
         self._feed.rng = None
         (self.next or self).last = self.copies or self.last
-        own, self.copies = bool(self._ready), []
+        own, self.copies = bool(self.turn.ready), []
         several = not own and self.turn.passes > max(1, len(batches))
         # It has changed at most what the next step asks it: then that one is the last.
         changed = self._comparability.stepped(
-            step, self.plan.guard.index, fed=fed, own=own, several=several
+            step, self.turn.plan.guard.index, fed=fed, own=own, several=several
         )
         host = self._phases.take_idle()
         self.noted.append(Noted(step, time(), rate, landing, flag, host, batches, changed))
@@ -329,7 +328,7 @@ class Stretch:
     def disarm(self) -> None:
         """The optimizer is as the script knows it again."""
         armed, self.armed = self.armed, None
-        optimizer = self.plan.optimizer()
+        optimizer = self.turn.plan.optimizer()
         if armed is None or optimizer is None:
             return
         if armed[2] is not None:
@@ -355,7 +354,7 @@ class Stretch:
 
     def record(self, noted: Noted) -> StepRecord:
         """The record of a step, as the fast path makes it."""
-        plan, guard, repeat = self.plan, self.plan.guard, self._repeat
+        plan, guard, repeat = self.turn.plan, self.turn.plan.guard, self._repeat
         record = StepRecord(noted.step, guard.index)
         row = record.row
         row["lr"], row["opt"], row["skipped"] = noted.rate, float(guard.index), 0.0

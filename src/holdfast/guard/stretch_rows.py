@@ -60,15 +60,15 @@ class StretchRows:
             return
         of_each: list[_Arrived] = []
         for part, values in zip(ring, so_far, strict=False):
-            guard, layout = part.plan.guard, part.layout
+            plan, guard, layout = part.turn.plan, part.turn.plan.guard, part.layout
             squares = values[:, : layout.buffers_at].sum(1).tolist()
             told = values[:, layout.blocks :].tolist()
-            may = not (part.plan.still_scaled or guard.notes or writer.scaler.policy is not None)
+            may = not (plan.still_scaled or guard.notes or writer.scaler.policy is not None)
             of_each.append((part, squares, told, values, _ordinary(part), may))
         concerned = self._recovery.concerns_at
         for n, noted in enumerate(ring[0].noted):
             part, squares, told, values, ordinary, may = of_each[n % parts]
-            i, guard = n // parts, part.plan.guard
+            i, guard = n // parts, part.turn.plan.guard
             square, numbers = squares[i], told[i]
             usual = square < INF and -INF < numbers[0] < INF and numbers[5] == 0.0
             if may and usual and not concerned(noted.step):
@@ -82,7 +82,7 @@ class StretchRows:
 def _ordinary(stretch: Stretch) -> dict[str, float]:
     """What ordinary rows of a stretch have in common."""
     return BLANK | {
-        "opt": float(stretch.plan.guard.index),
+        "opt": float(stretch.turn.plan.guard.index),
         "skipped": 0.0,
         "backwards": stretch.turn.passes,
         "grad_bad": 0.0,
@@ -101,12 +101,12 @@ def _record(
     values: np.ndarray,
 ) -> StepRecord:
     """As ``StepRecord.arrive`` fills one in; ``numbers``: loss, answer and extras."""
-    guard = stretch.plan.guard
+    guard = stretch.turn.plan.guard
     row = ordinary | noted.host
     row["lr"], row["grad_norm"], row["loss"] = noted.rate, norm, numbers[0]
     row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = numbers[1:5]
     row["clip"] = numbers[6]
-    if stretch.plan.scaled:
+    if stretch.turn.plan.scaled:
         row["scale"], row["scaler_skipped"] = numbers[7], float(numbers[8] > 0)
     record = StepRecord(noted.step, guard.index, row)
     record.time, record.batches = noted.time, noted.batches

@@ -89,7 +89,7 @@ class Stretches:
 
     def goes_with(self, optimizer: Any) -> bool:
         """Whether one of its optimizers is this one, which is about to be freed, or is gone."""
-        return any(part.plan.optimizer() in (None, optimizer) for part in self._ring)
+        return any(part.turn.plan.optimizer() in (None, optimizer) for part in self._ring)
 
     def _begin(self, turns: Sequence[Turn]) -> None:
         left = self._left(turns)

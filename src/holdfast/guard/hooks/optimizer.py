@@ -106,7 +106,7 @@ class OptimizerHooks(EnginePart):
                     if stretch.next is None:
                         self._training.iteration += 1
                     else:
-                        self._writer.number(stretch.plan.guard)
+                        self._writer.number(stretch.turn.plan.guard)
                     return None
             except Exception as error:
                 self.failed("stretch", error)
@@ -127,7 +127,7 @@ class OptimizerHooks(EnginePart):
         """The arguments of ``step`` with a closure after which it is decided about the step."""
         stretch = self._stretches.now
         if stretch is not None and stretch.takes_closure(optimizer):
-            guard = stretch.plan.guard
+            guard = stretch.turn.plan.guard
         else:
             if stretch is not None:
                 self._leave_stretch()
@@ -178,7 +178,7 @@ class OptimizerHooks(EnginePart):
     @fail_open("watchers")
     def _watched(self, stretch: Stretch) -> None:
         """A step of a stretch is over: its record comes later, but for what watchers ask of it."""
-        guard, noted = stretch.plan.guard, stretch.noted[-1]
+        guard, noted = stretch.turn.plan.guard, stretch.noted[-1]
         record = StepRecord(noted.step, guard.index, {"data_wait": math.nan, **noted.host})
         record.positions = guard.positions
         self._watchers.step_ended(record, sys._getframe())
