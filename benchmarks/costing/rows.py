@@ -115,9 +115,11 @@ def scaled(*, clip: bool, compiled: bool = False) -> Step:
     return step
 
 
-def two_optimizers() -> Step:
-    """Two models with a loss and an optimizer each, as in adversarial training."""
+def two_optimizers(*, sizes: int = 1) -> Step:
+    """Two models of one or two sizes with a loss and an optimizer each, as adversaries have."""
     (one, x), (other, _) = _small(), _small()
+    if sizes > 1:
+        other = _mlp(x.shape[1], 3)
     first, second = _adamw(one.parameters()), _adamw(other.parameters())
     data = _batches(x)
 
@@ -292,6 +294,11 @@ ROWS = (
     Row(name="scaler", what="GradScaler", make=lambda: scaled(clip=False)),
     Row(name="scaler-clip", what="GradScaler, unscale_, clip", make=lambda: scaled(clip=True)),
     Row(name="two", what="two optimizers", make=two_optimizers),
+    Row(
+        name="two-sizes",
+        what="two optimizers, models of two sizes",
+        make=lambda: two_optimizers(sizes=2),
+    ),
     Row(name="tensors-500", what="500 small tensors", make=lambda: many_tensors(500)),
     Row(name="tensors-2000", what="2,000 small tensors", make=lambda: many_tensors(2000)),
     Row(name="accelerate", what="Accelerate with clipping", make=accelerated, needs="accelerate"),

@@ -53,6 +53,19 @@ def loop(kind: str, steps: int, each: Callable[[], None]) -> None:
         each()
 
 
+def in_turns(steps: int, each: Callable[[], None]) -> None:
+    """Two models, each with a loss and an optimizer of its own."""
+    models = [nn.Sequential(nn.Linear(8, n), nn.Tanh(), nn.Linear(n, 1)) for n in (8, 12)]
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=1e-3, fused=True) for one in models]
+    data = torch.randn(steps, 4, 8, generator=torch.Generator().manual_seed(1))
+    for x in DataLoader(data, batch_size=None):  # type: ignore[arg-type]
+        for model, optimizer in zip(models, optimizers, strict=True):
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        each()
+
+
 def by_trainer(kind: Trainer, steps: int, each: Callable[[], None]) -> None:
     trainer = kind(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)))
     data = torch.randn(steps, 4, 8, generator=torch.Generator().manual_seed(1))
@@ -68,8 +81,9 @@ def by_trainer(kind: Trainer, steps: int, each: Callable[[], None]) -> None:
         (partial(loop, "scaled and clipped, accumulated"), 185),
         (partial(by_trainer, Accelerated), 100),
         (partial(by_trainer, Closing), 72),
+        (in_turns, 120),
     ],
-    ids=["normed", "scaled", "accelerated", "closing"],
+    ids=["normed", "scaled", "accelerated", "closing", "turns"],
 )
 def test_a_steady_step_on_a_device_makes_few_calls(
     make_engine: MakeEngine,

@@ -306,19 +306,20 @@ class SteadyBuffers:
         self._counted = [t for t in present if not t.is_inference()]
         self._still = [t for t in still if not t.is_inference()]
         self._versions = list(map(_count_of, self._still))
-        self._sealed: list[int] = []
 
-    def seal(self) -> None:
-        """They are measured now, before the step begins."""
-        self._sealed = list(map(_count_of, self._counted))
+    def seal(self) -> list[int]:
+        """How often each was written, for who measures them before the step begins."""
+        return list(map(_count_of, self._counted))
 
-    def same(self, *, sealed: bool = False) -> bool:
+    def same(self, sealed: list[int] | None = None) -> bool:
         """Whether they are the same tensors, where they were; those that do not move unwritten.
 
-        ``sealed`` asks whether all of them are unwritten since ``seal``.
+        With what ``seal`` has said: whether all of them are unwritten since then.
         """
         now = map(dict.get, self._holders, self._keys)
-        asked, counts = (self._counted, self._sealed) if sealed else (self._still, self._versions)
+        asked, counts = self._still, self._versions
+        if sealed is not None:
+            asked, counts = self._counted, sealed
         return (
             all(map(operator.is_, now, self._tensors))
             and list(map(Tensor.data_ptr, self._present)) == self._addresses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 
@@ -70,8 +71,9 @@ class EarlyNorms:
 def state_of(grads: Sequence[Tensor]) -> tuple[list[int], list[int]]:
     """Which gradients these are, and how often each was written."""
     if {*map(type, grads)} != {Tensor}:
-        grads = list(map(local, grads))
+        grads = list(map(local, filter(_is_there, grads)))
     return list(map(id, grads)), list(map(_version_of, grads))
 
 
+_is_there = functools.partial(operator.is_not, None)
 _version_of: Callable[[Tensor], int] = operator.attrgetter("_version")

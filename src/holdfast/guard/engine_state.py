@@ -77,9 +77,8 @@ class EngineState:
     def failed(self, where: str, error: Exception) -> None:
         """A part of holdfast failed: switch it off, restore everything, record it."""
         self.off.add(where)
-        if self.stretches.now is not None and where in ("guard", "stretch"):
-            self.stretches.now.disarm()
-            self.stretches.now = None
+        if where in ("guard", "stretch"):
+            self.stretches.drop()
         if where == "guard":
             # Disarm what will not be finished. A failed investigation must leave the skip armed.
             for optimizer, guard in self.training.guards():

@@ -330,8 +330,14 @@ def frees_graph(
 
 def place_of_call(frame: FrameType) -> Spot | None:
     """The line outside of torch and holdfast that calls backward."""
-    found = _outside(frame, 1)
-    return _spot(found[0]) if found else None
+    # Without calls: asked in every pass where there are several optimizers.
+    at: FrameType | None = frame
+    while at is not None and kind_of(at.f_code.co_filename) == "torch":
+        at = at.f_back
+    if at is None:
+        return None
+    code = at.f_code
+    return code.co_filename, code.co_firstlineno, at.f_lasti
 
 
 def own(loss: Tensor) -> bool:
@@ -352,11 +358,6 @@ def _outside(frame: FrameType | None, most: int) -> list[FrameType]:
             found.append(frame)
         frame = frame.f_back
     return found
-
-
-def _spot(frame: FrameType) -> Spot:
-    code = frame.f_code
-    return code.co_filename, code.co_firstlineno, frame.f_lasti
 
 
 def _hops(node: Any) -> list[Hop]:

@@ -26,6 +26,7 @@ class OptimizerRegistry:
         self.comparability = Comparability()
         self.buffers = BufferKeeper()
         self.meters = Meters()
+        """Measure what a script clips, of whichever optimizer."""
         self.clip_order = ClipOrder(lambda: map(parameters_of, self.guards))
         self._settings, self._policy = settings, policy
         self._count = 0
@@ -52,7 +53,7 @@ class OptimizerRegistry:
                 type(optimizer).__name__,
                 self._settings.guard,
                 self.buffers,
-                self.meters,
+                Meters(),  # which know the layout of its gradients
                 Outliers(self._settings, self._policy, self.comparability),
             )
             self._count += 1

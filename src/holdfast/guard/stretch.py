@@ -5,13 +5,14 @@ processor's caches; there calls cost several times what they cost in a loop of t
 path on a device asks little and still makes some ninety. In a stretch a step is only launched,
 armed and noted, by the same kernels with the same arguments; the records of all its steps are made
 when it is over. One begins after a step of the fast path where nothing is due for a while, and ends
-early with whatever is not like the step before.
+early with whatever is not like the step before. Where several optimizers take turns, each of them
+has its part in it, and the parts follow one another in a ring.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
 from time import perf_counter, time
 from types import FrameType
@@ -35,7 +36,7 @@ from .device_fast_path import DevicePlan
 from .early_norms import state_of
 from .fail_open import capturing, current_device, stream_of
 from .feed import Feed
-from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready, only_part
+from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready, only_part, place_of_call
 from .grad_scaler import Scaling, found_by
 from .optimizer_guard import grad_of, parameters_of
 from .step_writer import StepWriter
@@ -52,6 +53,21 @@ Unwritten = tuple[torch.dtype, int, None, None]
 
 Flags = tuple[Tensor, Tensor | None]
 """Of a bad step; of buffers that are not finite, where some move."""
+
+
+class Turn(NamedTuple):
+    """How an optimizer has stepped, and will in the iterations that follow."""
+
+    plan: DevicePlan
+    """Where the script clips it does so in every step, all gradients at once."""
+    ready: Sequence[Ready] | Sequence[Unwritten]
+    """What writes each of its losses, or that nobody does; empty where it uses those before."""
+    places: Sequence[Hashable]
+    """Where backward is called for each of them, where there are several optimizers."""
+    passes: int
+    """How many losses a step is about."""
+    dtype: torch.dtype
+    """Theirs."""
 
 
 class Noted(NamedTuple):
@@ -73,11 +89,11 @@ class Stretch:
 
     Args:
         optimizer: whose steps they are.
-        plan: for them; where the script clips it does so in every step, all gradients at once.
-        left: how many steps it may have.
+        turn: how it steps.
+        noted: the steps of all optimizers that take turns.
+        most: how many steps they may have together.
         repeat: launches what decides.
         buffers: that may move.
-        ready: what writes each loss of a step, or that nobody does.
         scaling: knows which loss was scaled, and by whom.
         feed: of the loop.
         phases: its clock.
@@ -85,44 +101,47 @@ class Stretch:
     """
 
     __slots__ = (
-        *("_buffers", "_comparability", "_early", "_feed", "_groups", "_left", "_loss"),
-        *("_parameters", "_phases", "_ready", "_repeat", "_scaling", "_trusted"),
-        *("armed", "copies", "last", "noted", "plan", "root"),
+        *("_buffers", "_comparability", "_early", "_feed", "_groups", "_loss", "_most"),
+        *("_parameters", "_phases", "_repeat", "_scaling", "_sealed", "_trusted"),
+        *("armed", "copies", "last", "next", "noted", "root", "turn"),
     )
 
     def __init__(
         self,
         optimizer: Optimizer,
-        plan: DevicePlan,
-        left: int,
+        turn: Turn,
+        noted: list[Noted],
+        most: int,
         repeat: Repeat,
         buffers: SteadyBuffers,
-        ready: Sequence[Ready] | Sequence[Unwritten],
         scaling: Scaling,
         feed: Feed,
         phases: Phases,
         comparability: Comparability,
     ) -> None:
-        self.plan, self._left = plan, left
+        self.turn, self._most = turn, most
+        self.next: Stretch | None = None
+        """Whose turn comes after this one, where there are several."""
         self.root: Any = None
         """On what backward is being called."""
         self._loss: Any = None
         self.copies: list[Tensor] = []
         """The losses of the step at work whose backward is over."""
-        self.noted: list[Noted] = []
+        self.noted = noted
         groups = optimizer.param_groups
         # The groups and the parameters of each, which are lists of the script's.
         self._groups = groups, list(map(_params_of, groups))
         self._parameters: Sequence[Tensor] = parameters_of(optimizer)
-        self._repeat, self._buffers, self._ready, self._scaling = repeat, buffers, ready, scaling
+        self._repeat, self._buffers, self._scaling = repeat, buffers, scaling
         self._feed, self._phases, self._comparability = feed, phases, comparability
         self._trusted = comparability.may_skip
+        self._sealed: list[int] | None = None
         self.armed: tuple[Landing, Flags, Tensor | None] | None = None
         """While a step is at work: where its row will be, the flags, what a scaler has found."""
         # Where the script clips: what was launched before that, and how it has left the gradients.
         self._early: tuple[Landing, Flags, Tensor, Any] | None = None
         self.last: list[Tensor] = []
-        """The losses of the last step."""
+        """The losses of the step before the next one of this optimizer."""
 
     def backward_begins(self, root: Any, finite_loss: FiniteLoss, frame: FrameType) -> bool:
         """Backward is called on a loss; False where it is not like the one before."""
@@ -133,17 +152,18 @@ class Stretch:
             if of() is not root or self._scaling.variable() is None:
                 return False
             node = node.next_functions[0][0]
-        dtype, index, writer, _ = self._ready[0]
+        if node is None or len(self.copies) == len(self.turn.ready):
+            return False
+        dtype, index, writer, _ = self.turn.ready[0]
         if (
-            node is None
-            or finite_loss.inside is not (writer is None)
+            finite_loss.inside is not (writer is None)
             or self.root is not None
-            or len(self.copies) == len(self._ready)
             or loss.dtype is not dtype
             or root.numel() != 1
             or not loss.get_device() == index == current_device()
             or root.layout is not _STRIDED
             or root._is_view()
+            or (self.turn.places and place_of_call(frame) != self.turn.places[len(self.copies)])
         ):
             return False
         part = None
@@ -161,7 +181,7 @@ class Stretch:
     def backward_ended(self) -> bool:
         """Backward has freed its graph: write the loss; False while a graph is captured."""
         began = perf_counter()
-        _, index, writer, last = self._ready[len(self.copies)]
+        _, index, writer, last = self.turn.ready[len(self.copies)]
         if stream_of(index) and capturing(index):
             return False
         loss, part = self._loss
@@ -175,20 +195,17 @@ class Stretch:
         self._phases.last += spent
         return True
 
-    def goes_with(self, optimizer: Any) -> bool:
-        """Whether its optimizer is this one, which is about to be freed, or is gone."""
-        return self.plan.optimizer() in (None, optimizer)
-
     def takes_closure(self, optimizer: Any) -> bool:
         """Whether a step of this optimizer, with a closure, may be like the one before."""
         fresh = not self.copies and self.root is None
-        return self._ready[0][2] is None and fresh and self.plan.optimizer() is optimizer
+        unwritten = bool(self.turn.ready) and self.turn.ready[0][2] is None
+        return unwritten and fresh and self.turn.plan.optimizer() is optimizer
 
     def step_begins(self, optimizer: Any) -> bool:
         """Decide about a step; False where it is not like the one before."""
         began = perf_counter()
-        (groups, lists), plan, scaling = self._groups, self.plan, self._scaling
-        if len(self.copies) != len(self._ready) or plan.optimizer() is not optimizer:
+        (groups, lists), plan, scaling = self._groups, self.turn.plan, self._scaling
+        if len(self.copies) != len(self.turn.ready) or plan.optimizer() is not optimizer:
             return False
         own = optimizer.__dict__
         if optimizer.param_groups is not groups:
@@ -201,7 +218,7 @@ class Stretch:
             return False
         self._parameters = parameters
         # Of one that begins to move there may be no copy.
-        if self._buffers.any and not self._buffers.same(sealed=plan.clips):
+        if self._buffers.any and not self._buffers.same(self._sealed):
             return False
         if self._comparability.may_skip is not self._trusted or ranks() > 1:
             return False
@@ -214,7 +231,7 @@ class Stretch:
                 return False
         elif (
             type(found) is not Tensor
-            or found.get_device() != self._ready[0][1]
+            or found.get_device() != self.turn.ready[0][1]
             or (own.get("grad_scale") is not None) is not plan.still_scaled
         ):
             return False
@@ -248,7 +265,8 @@ class Stretch:
             return None
         if grads[0].requires_grad:
             return None
-        loss = self.copies[0] if len(self.copies) == 1 else torch.stack(self.copies).mean()
+        losses = self.copies or self.last
+        loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
         new_flag = self._repeat.new_flag
         united = flag = new_flag()
         at = flag.data_ptr()
@@ -263,10 +281,10 @@ class Stretch:
 
     def clip_begins(self, parameters: Sequence[Tensor]) -> bool:
         """The script clips these: decide about the step; False where it did not before."""
-        own, plan, optimizer = self._parameters, self.plan, self.plan.optimizer()
+        own, plan, optimizer = self._parameters, self.turn.plan, self.turn.plan.optimizer()
         if not plan.clips or self._early is not None or optimizer is None:
             return False
-        if len(self.copies) != len(self._ready):
+        if len(self.copies) != len(self.turn.ready):
             return False
         if self._buffers.any and not self._buffers.same():
             return False
@@ -281,7 +299,7 @@ class Stretch:
                 return False
             found = told[1]
         self._early = self._launch(found)
-        self._buffers.seal()
+        self._sealed = self._buffers.seal()
         return self._early is not None
 
     def clip_ends(self) -> None:
@@ -306,23 +324,24 @@ class Stretch:
             fed = bool(ledger.fresh)
             batches = ledger.step()
         self._feed.rng = None
-        self.last, self.copies = self.copies, []
+        (self.next or self).last = self.copies or self.last
+        own, self.copies = bool(self.turn.ready), []
+        several = not own and self.turn.passes > max(1, len(batches))
         # It has changed at most what the next step asks it: then that one is the last.
         changed = self._comparability.stepped(
-            step, self.plan.guard.index, fed=fed, own=True, several=False
+            step, self.turn.plan.guard.index, fed=fed, own=own, several=several
         )
         host = self._phases.take_idle()
         self.noted.append(Noted(step, time(), rate, landing, flag, host, batches, changed))
-        self._left -= 1
         spent = perf_counter() - began
         self._phases.guard += spent
         self._phases.last += spent
-        return self._left > 0 and not changed
+        return len(self.noted) < self._most and not changed
 
     def disarm(self) -> None:
         """The optimizer is as the script knows it again."""
         armed, self.armed = self.armed, None
-        optimizer = self.plan.optimizer()
+        optimizer = self.turn.plan.optimizer()
         if armed is None or optimizer is None:
             return
         if armed[2] is not None:
@@ -351,21 +370,17 @@ class Stretch:
         """Which buffers are measured in each step."""
         return self._buffers.which
 
-    @property
-    def passes(self) -> int:
-        """Losses of each step."""
-        return len(self._ready)
-
     def record(self, noted: Noted) -> StepRecord:
         """The record of a step, as the fast path makes it."""
-        plan, guard, repeat = self.plan, self.plan.guard, self._repeat
+        plan, guard, repeat = self.turn.plan, self.turn.plan.guard, self._repeat
         record = StepRecord(noted.step, guard.index)
         row = record.row
         row["lr"], row["opt"], row["skipped"] = noted.rate, float(guard.index), 0.0
-        row["backwards"] = self.passes
+        row["backwards"] = self.turn.passes
         row.update(noted.host)
         record.layers, record.positions = len(guard.positions), guard.positions
-        record.planned = record.acted = record.losses_decide = True
+        record.planned = record.acted = True
+        record.losses_decide = repeat.decides
         record.clipped = plan.clips
         record.scaled, record.still_scaled = plan.scaled, plan.still_scaled
         record.time, record.batches = noted.time, noted.batches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,6 +14,12 @@ from ..probes.step_record import BLANK, StepRecord
 from ..recovery.rollback import Recovery
 from .step_writer import StepWriter
 from .stretch import Noted, Stretch
+
+_Arrived = tuple[
+    Stretch, list[float], list[float], list[list[float]], np.ndarray, dict[str, float], bool
+]
+"""Of one optimizer: squares of norms, the other numbers, all of them, what rows have in common, and
+whether they may be ordinary."""
 
 
 class StretchRows:
@@ -26,45 +33,62 @@ class StretchRows:
     def __init__(self, writer: StepWriter, recovery: Recovery) -> None:
         self._writer, self._recovery = writer, recovery
 
-    def close(self, stretch: Stretch) -> None:
-        """A stretch is over: write its rows, now or when their numbers have arrived."""
-        noted, comparability = stretch.noted, self._writer.training.comparability
+    def close(self, ring: Sequence[Stretch]) -> None:
+        """A stretch is over: write its rows, now or when their numbers have arrived.
+
+        ``ring``: the part of each optimizer, in the order of their steps.
+        """
+        noted, comparability = ring[0].noted, self._writer.training.comparability
         for one in noted:
             if one.changed:
                 data = {"holds": comparability.holds, "why": comparability.why}
                 self._writer.training.record_at("comparable", one.step, data)
         if noted:
             readback = self._writer.readback
-            arrived = functools.partial(self._arrived, stretch)
-            readback.flying.append((Landings([one.landing for one in noted]), arrived))
+            arrived = functools.partial(self._arrived, ring, [])
+            for turn in range(min(len(ring), len(noted))):
+                landings = Landings([one.landing for one in noted[turn :: len(ring)]])
+                readback.flying.append((landings, arrived))
             readback.poll()
 
-    def _arrived(self, stretch: Stretch, values: np.ndarray | None) -> None:
+    def _arrived(
+        self, ring: Sequence[Stretch], so_far: list[np.ndarray], values: np.ndarray | None
+    ) -> None:
+        """The numbers of one optimizer are there; with those of the last one all are written."""
         assert values is not None
-        guard, layout, writer = stretch.plan.guard, stretch.layout, self._writer
-        squares = values[:, : layout.buffers_at].sum(1).tolist()
-        spoilt = values[:, layout.buffers_at : layout.blocks].sum(1).tolist()
-        told, ordinary = values[:, layout.blocks :].tolist(), _ordinary(stretch)
+        so_far.append(values)
+        parts, writer = len(ring), self._writer
+        if len(so_far) < min(parts, len(ring[0].noted)):
+            return
+        of_each: list[_Arrived] = []
+        for part, values in zip(ring, so_far, strict=False):
+            plan, guard, layout = part.turn.plan, part.turn.plan.guard, part.layout
+            squares = values[:, : layout.buffers_at].sum(1).tolist()
+            spoilt = values[:, layout.buffers_at : layout.blocks].sum(1).tolist()
+            told = values[:, layout.blocks :].tolist()
+            may = not (plan.still_scaled or guard.notes or writer.scaler.policy is not None)
+            of_each.append((part, squares, spoilt, told, values, _ordinary(part), may))
         concerned = self._recovery.concerns_at
-        may = not (stretch.plan.still_scaled or guard.notes or writer.scaler.policy is not None)
-        for i, noted in enumerate(stretch.noted):
+        for n, noted in enumerate(ring[0].noted):
+            part, squares, spoilt, told, values, ordinary, may = of_each[n % parts]
+            i, guard = n // parts, part.turn.plan.guard
             square, numbers = squares[i], told[i]
             usual = square < INF and -INF < numbers[0] < INF and numbers[5] == 0.0
             usual = usual and spoilt[i] < INF
             if may and usual and not concerned(noted.step):
                 writer.suspicious = False
-                record = _record(stretch, ordinary, noted, math.sqrt(square), numbers, values[i])
+                record = _record(part, ordinary, noted, math.sqrt(square), numbers, values[i])
                 writer.put(guard, record)
             else:
-                writer.arrived(guard, stretch.record(noted), values[i])
+                writer.arrived(guard, part.record(noted), values[i])
 
 
 def _ordinary(stretch: Stretch) -> dict[str, float]:
     """What ordinary rows of a stretch have in common."""
     common = BLANK | {
-        "opt": float(stretch.plan.guard.index),
+        "opt": float(stretch.turn.plan.guard.index),
         "skipped": 0.0,
-        "backwards": stretch.passes,
+        "backwards": stretch.turn.passes,
         "grad_bad": 0.0,
         "grad_layer": -1.0,
         "loss_bad": 0.0,
@@ -84,12 +108,12 @@ def _record(
     values: np.ndarray,
 ) -> StepRecord:
     """As ``StepRecord.arrive`` fills one in; ``numbers``: loss, answer and extras."""
-    guard = stretch.plan.guard
+    guard = stretch.turn.plan.guard
     row = ordinary | noted.host
     row["lr"], row["grad_norm"], row["loss"] = noted.rate, norm, numbers[0]
     row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = numbers[1:5]
     row["clip"] = numbers[6]
-    if stretch.plan.scaled:
+    if stretch.turn.plan.scaled:
         row["scale"], row["scaler_skipped"] = numbers[7], float(numbers[8] > 0)
     record = StepRecord(noted.step, guard.index, row)
     record.time, record.batches = noted.time, noted.batches

@@ -297,7 +297,7 @@ class Repeat:
         self.layout, self.factor, self.scale = layout, kernel.factor, scale
         self.new_flag = new_flag
         self._kernel, self._start, self._fixed, self._landings = kernel, start, fixed, landings
-        self._asks, self._work, self._decides = asks, kernel.work, decides
+        self._asks, self._work, self.decides = asks, kernel.work, decides
         self._buffers, self._places = buffers, list(map(Tensor.data_ptr, buffers))
         self._scale = 0 if scale is None else scale.data_ptr()
         self._width = layout.blocks + 1 + ANSWERS + (SCALER if self._scale else 0)
@@ -339,7 +339,7 @@ class Repeat:
             *(self._scale or flags[0], state, terms),
             *self._work,
             *told,
-            *(None, self._decides, True, True, self._scale != 0, CHUNK, CHUNKS, HEAD, WINDOW),
+            *(None, self.decides, True, True, self._scale != 0, CHUNK, CHUNKS, HEAD, WINDOW),
         )
         return landing
 

@@ -213,7 +213,8 @@ class Comparability:
             return OWN_DATA
         if own:
             self._own[opt] = step
-            if len(self._own) > 1 and sum(s > step - WINDOW for s in self._own.values()) > 1:
+            # This one's is the last; without a call for each, for it is asked in every step.
+            if len(self._own) > 1 and sorted(self._own.values())[-2] > step - WINDOW:
                 return PAIR
         elif several:
             return PAIR

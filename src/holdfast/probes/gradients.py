@@ -394,7 +394,7 @@ class Meter:
 
 
 class Meters:
-    """One meter per device, shared by all optimizers."""
+    """One meter per device; each optimizer has its own: to lay out gradients anew takes long."""
 
     def __init__(self) -> None:
         self._meters: dict[torch.device, Meter] = {}

@@ -8,7 +8,7 @@ travel in the device row.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -48,6 +48,8 @@ class Losses:
         """On a device, while its backward runs: mostly a copy is made of it when that is over."""
         self.numbers: list[float] = []
         self.passes = 0
+        self.places: list[Hashable] = []
+        """Where backward was called for each, where there are several optimizers."""
         self._read = read
 
     @classmethod

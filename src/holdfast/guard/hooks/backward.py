@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Hashable
 
-from ...probes.loss import Losses
+from ...probes.loss import KEPT, Losses
 from ..engine_state import EngineState
 from ..fail_open import EnginePart, attempt, fail_open
 from ..finite_loss import place_of_call
@@ -118,8 +119,12 @@ class BackwardHooks(EnginePart):
             return
         variable = root if loss is root else self._scaling.variable()
         # Losses of several optimizers are told apart by their lines, others by their turn.
-        several = optimizers > 1
-        key = place_of_call(sys._getframe()) if several else self._window.losses.passes
+        losses = self._window.losses
+        key: Hashable = losses.passes
+        if optimizers > 1:
+            key = place_of_call(sys._getframe())
+            if losses.passes <= KEPT:
+                losses.places.append(key)
         self._finite_loss.seen(root, loss, variable, number, key, sys._getframe())
 
     @fail_open("loss probe", ends="backward")

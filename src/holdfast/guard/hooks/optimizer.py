@@ -62,7 +62,7 @@ class OptimizerHooks(EnginePart):
     def leaves(self, optimizer: Optimizer) -> None:
         """An optimizer is about to be freed; the state after the last step would go with it."""
         # Another one is freed at any time, also while this one's step is being decided about.
-        if (stretch := self._stretches.now) is None or stretch.goes_with(optimizer):
+        if self._stretches.goes_with(optimizer):
             self._leave_stretch()
         self._training.registry.buffers.let_go()
         whole = not out_of_reach() and id(optimizer) not in self._open
@@ -104,7 +104,10 @@ class OptimizerHooks(EnginePart):
         if stretch is not None:
             try:
                 if stretch.step_begins(optimizer):
-                    self._training.iteration += 1
+                    if stretch.next is None:
+                        self._training.iteration += 1
+                    else:
+                        self._writer.number(stretch.turn.plan.guard)
                     return None
             except Exception as error:
                 self.failed("stretch", error)
@@ -125,7 +128,7 @@ class OptimizerHooks(EnginePart):
         """The arguments of ``step`` with a closure after which it is decided about the step."""
         stretch = self._stretches.now
         if stretch is not None and stretch.takes_closure(optimizer):
-            guard = stretch.plan.guard
+            guard = stretch.turn.plan.guard
         else:
             if stretch is not None:
                 self._leave_stretch()
@@ -149,8 +152,11 @@ class OptimizerHooks(EnginePart):
             self._watchers.swallowed.batches = 0
             # Without the wrapper, which takes as long as what it calls.
             try:
-                if not stretch.step_ends(optimizer, self._training.iteration):
-                    self._next_stretch(optimizer)
+                goes_on = stretch.step_ends(optimizer, self._training.iteration)
+                if stretch.next is not None:
+                    self._stretches.now = stretch.next
+                if not goes_on:
+                    self._next_stretch()
             except Exception as error:
                 self.failed("stretch", error)
             if self._watchers.on and stretch.noted:
@@ -173,20 +179,22 @@ class OptimizerHooks(EnginePart):
     @fail_open("watchers")
     def _watched(self, stretch: Stretch) -> None:
         """A step of a stretch is over: its record comes later, but for what watchers ask of it."""
-        guard, noted = stretch.plan.guard, stretch.noted[-1]
+        guard, noted = stretch.turn.plan.guard, stretch.noted[-1]
         record = StepRecord(noted.step, guard.index, {"data_wait": math.nan, **noted.host})
         record.positions = guard.positions
         self._watchers.step_ended(record, sys._getframe())
 
     @fail_open("stretch")
-    def _next_stretch(self, optimizer: Optimizer) -> None:
+    def _next_stretch(self) -> None:
+        turns = self._stretches.turns
         self._leave_stretch()
-        self._begin_stretch(optimizer)
+        if turns and not self.off:
+            self._stretches.begin_again(turns)
 
     def _begin_stretch(self, optimizer: Optimizer) -> None:
         plan = self._fast_paths.device.plans.of(optimizer)
         if plan is not None and not self.off:
-            self._stretches.begin(optimizer, plan, self._window.previous)
+            self._stretches.begin(plan, self._window.previous)
 
     @fail_open("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:

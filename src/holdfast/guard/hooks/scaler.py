@@ -41,7 +41,7 @@ class ScalerHooks(EnginePart):
         """A scaler is about to scale a loss: it follows the policy, where there is one."""
         stretch = self._stretches.now
         if stretch is not None:
-            if stretch.plan.scaled and self._scaling.last() is scaler:
+            if stretch.turn.plan.scaled and self._scaling.last() is scaler:
                 return
             self._leave_stretch()
         attempt(self, _PROBE, self._scaling.used, scaler)
