@@ -9,7 +9,18 @@ from holdfast.guard.stretch import Stretch
 from holdfast.guard.stretches import Stretches
 
 from ..guard.conftest import MakeEngine, make_engine
-from ..guard.turns import BAD_D, BAD_G, Clipped, Ended, Gan, Passes, Scaled, Seldom, Shared
+from ..guard.turns import (
+    BAD_D,
+    BAD_G,
+    Clipped,
+    Ended,
+    Gan,
+    Normed,
+    Passes,
+    Scaled,
+    Seldom,
+    Shared,
+)
 
 __all__ = ["make_engine"]
 pytestmark = [
@@ -20,7 +31,7 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     ("kind", "own"),
-    [(Gan, 24), (Passes, 24), (Shared, 20), (Clipped, 20), (Seldom, 8), (Scaled, 0)],
+    [(Gan, 24), (Normed, 24), (Passes, 24), (Shared, 20), (Clipped, 20), (Seldom, 8), (Scaled, 0)],
 )
 def test_turns_in_a_stretch_change_nothing_but_when_rows_are_written(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, kind: type[Gan], own: int
@@ -37,5 +48,5 @@ def test_turns_in_a_stretch_change_nothing_but_when_rows_are_written(
     monkeypatch.setattr(Stretches, "begin", lambda *_: None)
     # Blocks of a gradient are added up in any order.
     short.is_like(Ended(make_engine(budget=1.0, explain=False), kind("cuda")), 1e-5)
-    if kind in (Gan, Passes, Scaled):
+    if kind in (Gan, Normed, Passes, Scaled):
         assert (short.skipped(0), short.skipped(1)) == (list(BAD_D), list(BAD_G))

@@ -9,7 +9,7 @@ from holdfast.guard.stretches import Stretches
 
 from . import host_kernels
 from .conftest import MakeEngine
-from .turns import BAD_D, BAD_G, Clipped, Ended, Gan, Passes, Scaled, Seldom, Shared
+from .turns import BAD_D, BAD_G, Clipped, Ended, Gan, Normed, Passes, Scaled, Seldom, Shared
 
 
 @pytest.fixture
@@ -35,6 +35,7 @@ _slow = pytest.mark.slow
     [
         (Passes, 24),
         (Shared, 24),
+        (Normed, 24),
         pytest.param(Clipped, 24, marks=_slow),
         pytest.param(Gan, 24, marks=_slow),
         pytest.param(Seldom, 8, marks=_slow),
@@ -54,7 +55,7 @@ def test_turns_in_a_stretch_change_nothing_but_when_rows_are_written(
     monkeypatch.setattr(Stretches, "begin", lambda *_: None)
     engine = make_engine(device_path=True, budget=1.0, explain=False)
     short.is_like(Ended(engine, kind()))
-    if kind in (Gan, Passes, Scaled):  # only the one whose loss it was
+    if kind in (Gan, Normed, Passes, Scaled):  # only the one whose loss it was
         assert (short.skipped(0), short.skipped(1)) == (list(BAD_D), list(BAD_G))
     if kind is Seldom:  # in none where they will not go on taking turns
         assert min(inside)[0] > 27

@@ -26,19 +26,18 @@ def noise(step: int, *bad: int) -> Tensor:
     return x * (300.0 if step == 61 else 1.0)
 
 
-def net(width: int, out: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, out))
-
-
 class Gan:
     """Adversarial training: the loss of the generator fills the gradients of both networks."""
 
     def __init__(self, device: str = "cpu") -> None:
         torch.manual_seed(3)
         self.device = device
-        self.d, self.g = net(8, 1).to(device), net(6, 4).to(device)
+        self.d, self.g = self.net(8, 1).to(device), self.net(6, 4).to(device)
         self.opt_d, self.opt_g = self.adamw(self.d), self.adamw(self.g)
         self.read: list[Tensor] = []
+
+    def net(self, width: int, out: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, out))
 
     @staticmethod
     def adamw(model: nn.Module) -> torch.optim.Optimizer:
@@ -73,6 +72,13 @@ class Gan:
     def run(self) -> None:
         for step in range(STEPS):
             self.iteration(step)
+
+
+class Normed(Gan):
+    """Both have running means, and those of the first one move in the pass of the other, too."""
+
+    def net(self, width: int, out: int) -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(4), super().net(width, out))
 
 
 class Fed(Gan):
