@@ -21,7 +21,8 @@ class BadBatches:
         self.quarantine = Quarantine(settings)
         self._replace = settings.replace
         self._beginning: SampleReplacement | None = None
-        self._feeding: SampleReplacement | None = None
+        self.feeding: SampleReplacement | None = None
+        """Of the loader that feeds the loop, where samples of it may be replaced."""
         self._reading: weakref.WeakKeyDictionary[Any, SampleReplacement]
         self._reading = weakref.WeakKeyDictionary()
 
@@ -40,12 +41,7 @@ class BadBatches:
 
     def feeds(self, iterator: Any) -> None:
         """The loader that the loop is fed by."""
-        self._feeding = self._reading.get(iterator)
-
-    @property
-    def unreadable(self) -> bool:
-        """Whether this loader has met a sample that it could not read."""
-        return self._feeding is not None and self._feeding.log.grown
+        self.feeding = self._reading.get(iterator)
 
     def write_unreadable(self, recorder: Recorder, step: int) -> None:
         """Record the samples that could not be read."""

@@ -27,7 +27,6 @@ from ..probes._norm_rows import Landing, Layout
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
 from ..probes.gradients import DeviceReading, Meter
-from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
 from .device_fast_path import DevicePlan
@@ -183,6 +182,9 @@ class Stretch:
         """Decide about a step; False where it is not like the one before."""
         began = perf_counter()
         (groups, lists), plan, scaling = self._groups, self.plan, self._scaling
+        index = self._ready[0][1]
+        if stream_of(index) and capturing(index):
+            return False
         if len(self.copies) != len(self._ready) or plan.optimizer() is not optimizer:
             return False
         own = optimizer.__dict__
@@ -198,7 +200,7 @@ class Stretch:
         # Where the script clips this was asked then; of one that begins to move there is no copy.
         if not plan.clips and plan.guard.buffers.known and not plan.guard.buffers.at_rest():
             return False
-        if self._comparability.may_skip is not self._trusted or ranks() > 1:
+        if self._comparability.may_skip is not self._trusted:
             return False
         scale = None if scaling.scaler is None else scaling.use()
         if scale is not self._repeat.scale:
@@ -209,7 +211,7 @@ class Stretch:
                 return False
         elif (
             type(found) is not Tensor
-            or found.get_device() != self._ready[0][1]
+            or found.get_device() != index
             or (own.get("grad_scale") is not None) is not plan.still_scaled
         ):
             return False
@@ -244,7 +246,8 @@ class Stretch:
         if grads[0].requires_grad:
             return None
         loss = self.copies[0] if len(self.copies) == 1 else torch.stack(self.copies).mean()
-        united = flag = self._meter.flag()
+        flags = self._meter.flags
+        united = flag = flags.pop() if flags else self._meter.flag()
         at = flag.data_ptr()
         told = at, at
         if found is not None:
