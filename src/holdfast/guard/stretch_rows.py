@@ -11,6 +11,7 @@ from ..probes._host_norms import INF, GradientReading
 from ..probes._norm_rows import Landings, Sums
 from ..probes.step_record import BLANK, StepRecord
 from ..recovery.rollback import Recovery
+from .optimizer_guard import OptimizerGuard
 from .step_writer import StepWriter
 from .stretch import Noted, Stretch
 
@@ -46,15 +47,24 @@ class StretchRows:
         told, ordinary = values[:, layout.blocks :].tolist(), _ordinary(stretch)
         concerned = self._recovery.concerns_at
         may = not (stretch.plan.still_scaled or guard.notes or writer.scaler.policy is not None)
+        waiting: list[StepRecord] = []
         for i, noted in enumerate(stretch.noted):
             square, numbers = squares[i], told[i]
             usual = square < INF and -INF < numbers[0] < INF and numbers[5] == 0.0
             if may and usual and not concerned(noted.step):
-                writer.suspicious = False
-                record = _record(stretch, ordinary, noted, math.sqrt(square), numbers, values[i])
-                writer.put(guard, record)
-            else:
-                writer.arrived(guard, stretch.record(noted), values[i])
+                norms = Sums(layout, values[i])
+                waiting.append(_record(stretch, ordinary, noted, math.sqrt(square), numbers, norms))
+                continue
+            if waiting:
+                self._put(guard, waiting)
+                waiting = []
+            writer.arrived(guard, stretch.record(noted), values[i])
+        if waiting:
+            self._put(guard, waiting)
+
+    def _put(self, guard: OptimizerGuard, records: list[StepRecord]) -> None:
+        self._writer.suspicious = False
+        self._writer.put(guard, records)
 
 
 def _ordinary(stretch: Stretch) -> dict[str, float]:
@@ -76,7 +86,7 @@ def _record(
     noted: Noted,
     norm: float,
     numbers: list[float],
-    values: np.ndarray,
+    norms: Sums,
 ) -> StepRecord:
     """As ``StepRecord.arrive`` fills one in; ``numbers``: loss, answer and extras."""
     guard = stretch.plan.guard
@@ -89,5 +99,5 @@ def _record(
     record = StepRecord(noted.step, guard.index, row)
     record.time, record.batches = noted.time, noted.batches
     record.layers, record.positions = len(guard.positions), guard.positions
-    record.reading = GradientReading(Sums(stretch.layout, values), norm)
+    record.reading = GradientReading(norms, norm)
     return record
