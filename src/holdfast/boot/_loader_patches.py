@@ -75,12 +75,16 @@ class _Failed:
 
 
 def _next_index(engine_of: GetEngine, original: Function) -> Function:
+    known = getattr(original, "__code__", _next.__code__).co_names == ("next", "_sampler_iter")
+
     @functools.wraps(original)
     def _next_index(self: Any) -> Any:
-        indices = original(self)
         engine = engine_of()
         if engine is None:
-            return indices
+            return original(self)
+        # What torch does, which is a call that pays for ours.
+        short = known and engine.may_rewrite
+        indices = next(self._sampler_iter) if short else original(self)
         while (kept := engine.drew(self, indices)) and kept[0] is None:
             # Nothing is left. The sampler's own StopIteration ends the epoch here too.
             indices = original(self)
