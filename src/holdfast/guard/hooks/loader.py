@@ -27,7 +27,7 @@ class LoaderHooks(EnginePart):
         self._replays = state.settings.guard.replay
         self._training, self._writer, self._recovery = state.training, state.writer, state.recovery
         self._script = state.recovery.checkpoints.script
-        self._quarantine = state.training.bad_batches.quarantine
+        self._bad_batches = state.training.bad_batches
         self._last_state, self._position = state.last_state, state.position
         self._feed, self._window, self._stretches = state.feed, state.window, state.stretches
         self._investigation, self._watchers = state.investigation, state.watchers
@@ -61,13 +61,13 @@ class LoaderHooks(EnginePart):
     def loader_begins(self, loader: Any, trains: bool = False) -> None:
         """A loop over a loader is about to begin; ``trains``: it is known to train."""
         self._training.origins.pass_begins(loader)
-        self._training.bad_batches.loader_begins(loader, trains=trains)
+        self._bad_batches.loader_begins(loader, trains=trains)
 
     @fail_open("unreadable samples")
     def loader_began(self, iterator: Any) -> None:
         """Its iterator is there, with its workers; None where that failed."""
         self._training.origins.pass_began(iterator)
-        self._training.bad_batches.loader_began(iterator)
+        self._bad_batches.loader_began(iterator)
 
     @fail_open("unreadable samples")
     def fetcher(self, made: Any) -> Any:
@@ -83,7 +83,7 @@ class LoaderHooks(EnginePart):
         where nothing is. Mostly it takes them as they are and gives None.
         """
         kept = None
-        if self._quarantine.skips:
+        if self._bad_batches.quarantine.skips:
             kept = self._without_poisoned(iterator, indices)
             indices = indices if kept is None else kept[0]
         if "loader probe" not in self.off and indices is not None:
@@ -102,7 +102,7 @@ class LoaderHooks(EnginePart):
     @fail_open("quarantine")
     def _without_poisoned(self, iterator: Any, indices: Any) -> tuple[Any] | None:
         """What is left of a draw, as a tuple of one; None to take it as it is."""
-        quarantine = self._quarantine
+        quarantine = self._bad_batches.quarantine
         kept = quarantine.kept(iterator, indices, equal=ranks() > 1)
         while quarantine.skipped:
             samples = quarantine.skipped.pop(0)
@@ -206,12 +206,12 @@ class LoaderHooks(EnginePart):
     def fetched(self, iterator: Any, content: object) -> None:
         """The loop has its next batch."""
         began, stretch, watchers = perf_counter(), self._stretches.now, self._watchers
-        ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
+        ledger, reads = getattr(iterator, LoaderLedger.ATTRIBUTE, None), self._bad_batches.feeding
         if (
             stretch is None
             or ledger is None
             or ledger is not self._feed.ledger
-            or self._training.bad_batches.feeding is not None
+            or (reads is not None and reads.log.grown)
             or watchers.on
             or watchers.swallowed.batches + 1 >= watchers.swallowed.due
             or self.off
@@ -246,7 +246,7 @@ class LoaderHooks(EnginePart):
         ledger.handed_out(iterator, content, min(HELD, 2 + passes))
         if self._watchers.on:
             attempt(self, "watchers", self._watchers.fetched, iterator, sys._getframe())
-        reads = self._training.bad_batches.feeding
+        reads = self._bad_batches.feeding
         if reads is not None and reads.log.grown:
             attempt(self, "unreadable samples", self._write_unreadable)
         swallowed, recorder = self._watchers.swallowed, self._training.recorder
@@ -260,7 +260,7 @@ class LoaderHooks(EnginePart):
     def _write_unreadable(self) -> None:
         training, recorder = self._training, self._training.opened()
         if recorder is not None:
-            training.bad_batches.write_unreadable(recorder, training.iteration + 1)
+            self._bad_batches.write_unreadable(recorder, training.iteration + 1)
 
     @fail_open("loader probe")
     def fetch_fails(self, iterator: Any) -> None:
