@@ -63,10 +63,10 @@ def by_trainer(kind: Trainer, steps: int, each: Callable[[], None]) -> None:
 @pytest.mark.parametrize(
     ("train", "most"),
     [
-        (partial(loop, "plain"), 72),
-        (partial(loop, "scaled and clipped, accumulated"), 185),
-        (partial(by_trainer, Accelerated), 100),
-        (partial(by_trainer, Closing), 72),
+        (partial(loop, "plain"), 56),
+        (partial(loop, "scaled and clipped, accumulated"), 130),
+        (partial(by_trainer, Accelerated), 70),
+        (partial(by_trainer, Closing), 57),
     ],
     ids=["loop", "scaled", "accelerated", "closing"],
 )

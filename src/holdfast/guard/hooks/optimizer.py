@@ -92,21 +92,22 @@ class OptimizerHooks(EnginePart):
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """``optimizer.step`` is about to run; may hand back other arguments."""
         closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
-        stretch = self._stretches.now
-        if stretch is not None and closure is None:
+        stretch = self._stretches.now if closure is None else None
+        if stretch is not None:
             try:
                 if stretch.step_begins(optimizer):
                     self._training.iteration += 1
                     return None
             except Exception as error:
                 self.failed("stretch", error)
-            self._leave_stretch()
         if out_of_reach():
             why = "optimizer.step is captured in a CUDA graph"
             attempt(self, "guard", self._training.not_covered, "guarding", why)
             return None
         if closure is not None:
             return self._with_closure(optimizer, closure, args, kwargs)
+        if stretch is not None:
+            self._leave_stretch()
         self._finite_loss.inside = False
         self._decide(optimizer)
         if "guard" in self.off:
