@@ -212,13 +212,12 @@ class LoaderHooks(EnginePart):
             or ledger is None
             or ledger is not self._feed.ledger
             or (reads is not None and reads.log.grown)
-            or watchers.on
             or watchers.swallowed.batches + 1 >= watchers.swallowed.due
             or self.off
         ):
             self._fetched(iterator, content)
             return
-        # The same in a stretch, where there is nobody else to tell.
+        # The same in a stretch, where nobody else need be told.
         try:
             ledger.handed_out(iterator, content, min(HELD, 2 + len(stretch.copies)))
             watchers.swallowed.batches += 1
@@ -228,6 +227,8 @@ class LoaderHooks(EnginePart):
             phases.guard += phases.last - began
         except Exception as error:
             self.failed("loader probe", error)
+        if watchers.on:
+            attempt(self, "watchers", watchers.fetched, iterator, sys._getframe())
 
     @fail_open("loader probe")
     def _fetched(self, iterator: Any, content: object) -> None:
