@@ -184,7 +184,7 @@ class Stretch:
         (groups, lists), plan, scaling = self._groups, self.plan, self._scaling
         index = self._ready[0][1]
         if stream_of(index) and capturing(index):
-            return False
+            return False  # nothing of ours may run there
         if len(self.copies) != len(self._ready) or plan.optimizer() is not optimizer:
             return False
         own = optimizer.__dict__

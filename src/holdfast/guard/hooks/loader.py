@@ -116,9 +116,11 @@ class LoaderHooks(EnginePart):
         """
         began, training = perf_counter(), self._training
         signals, script = self._last_state.signals, self._script
+        ledger: Any = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
         # In a stretch nobody holds on to a batch, or wants anything but what comes with time.
         goes_on = (
             self._stretches.now is not None
+            and ledger is not None
             and training.iteration < self._recovery.look_at
             and not (signals is not None and signals.pending)
             and not self.off
@@ -128,7 +130,7 @@ class LoaderHooks(EnginePart):
                 goes_on = script.asks_again(iterator, training.iteration + 1)
             if goes_on:
                 if hasattr(iterator, "_rcvd_idx"):  # without workers nothing is under way
-                    LoaderLedger.of(iterator, self._feed.ledger).expects(iterator)
+                    ledger.expects(iterator)
                 phases = self.phases
                 phases.last = perf_counter()
                 phases.guard += phases.last - began
