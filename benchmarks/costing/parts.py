@@ -21,8 +21,8 @@ import torch
 PARTS: dict[str, dict[str, str]] = {
     "loader probe": {
         "guard.engine.Engine": "copied",
-        "guard.hooks.loader.LoaderHooks": "fetch_begins hands_out_again fetched drew",
-        "probes.batches.LoaderLedger": "drew handed_out step",
+        "guard.hooks.loader.LoaderHooks": "fetch_begins fetched drew",
+        "probes.batches.LoaderLedger": "handed_out step",
     },
     "resume": {"resume.script.ScriptResume": "asks asks_again begins began ends"},
     "loss": {

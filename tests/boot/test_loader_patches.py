@@ -10,9 +10,6 @@ import pytest
 import torch
 from torch.autograd.profiler import record_function
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
-from torch.utils.data.dataloader import _BaseDataLoaderIter
-
-from holdfast.boot._loader_patches import without_span
 
 from ..guard.conftest import MakeEngine
 from ..guard.conftest import make_engine as make_engine
@@ -41,10 +38,6 @@ def loader(workers: int = 0) -> DataLoader[Any]:
 
 def drawn(workers: int = 0) -> list[list[int]]:
     return [batch.tolist() for (batch,) in loader(workers)]
-
-
-def test_this_torch_is_known() -> None:
-    assert without_span(_BaseDataLoaderIter.__next__) is not _BaseDataLoaderIter.__next__
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -21,6 +21,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from holdfast.checkpoint import rng
 from holdfast.checkpoint.data_position import Position
+from holdfast.checkpoint.loader_pass import _Order
 from holdfast.checkpoint.tree import flatten, unflatten
 
 EPOCHS = 3
@@ -167,6 +168,15 @@ def test_workers_draw_the_same_numbers_again(dataset: Any) -> None:
     rest, _, position = run(loaders(), then=then)
     assert first + rest == whole
     assert position.why == ""
+
+
+def test_the_order_is_told_alike_however_often_it_is_asked_for() -> None:
+    draws: list[Any] = [*([n, n + 1] for n in range(90)), 7, ["a"], [3]]
+    often, once, other = (_Order(iter(some)) for some in (draws, draws, draws[1:]))
+    told = [(next(often), often.recent()[-1])[1] for _ in draws]
+    assert list(once) == draws and list(other) == draws[1:]
+    assert list(once.recent()) == list(often.recent()) == told[-16:]
+    assert told[-2] == told[-3] and once.recent() != other.recent()
 
 
 def test_nothing_is_read_to_get_past_it() -> None:

@@ -72,7 +72,7 @@ for name in sys.argv[1:]:
 PARTS = {
     "holdfast.recovery.rollback:Recovery.rests": "loader probe",
     "holdfast.probes.batches:LoaderLedger.handed_out": "loader probe",
-    "holdfast.probes.batches:LoaderLedger.drew": "loader probe",
+    "holdfast.probes.batches:LoaderLedger.of": "loader probe",
     "holdfast.diagnosis.nonfinite.investigation:Investigation.calls_backward": "loss probe",
     "holdfast.probes.loss:Losses.saw": "loss probe",
     "holdfast.guard.fast_paths:FastPaths.clip": "clip probe",

@@ -78,9 +78,9 @@ def by_trainer(kind: Trainer, steps: int, each: Callable[[], None]) -> None:
     ("train", "most"),
     [
         (partial(loop, "normed"), 74),
-        (partial(loop, "scaled and clipped, accumulated"), 185),
-        (partial(by_trainer, Accelerated), 100),
-        (partial(by_trainer, Closing), 72),
+        (partial(loop, "scaled and clipped, accumulated"), 130),
+        (partial(by_trainer, Accelerated), 70),
+        (partial(by_trainer, Closing), 57),
         (in_turns, 120),
     ],
     ids=["normed", "scaled", "accelerated", "closing", "turns"],

@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from holdfast.config import Settings
 from holdfast.diagnosis.watchers import Watchers
-from holdfast.guard import stretches
+from holdfast.guard import stretch, stretches
 from holdfast.guard.engine import Engine
+from holdfast.guard.hooks import optimizer as optimizer_hooks
 from holdfast.guard.stretch import Stretch
 from holdfast.guard.stretches import Stretches
 from holdfast.probes import _norm_kernel
@@ -561,6 +562,32 @@ def test_a_device_is_told_once_where_gradients_come_back_to(
     assert len(told) == 9 and len(kernel._told) == 8
     kernel.place([torch.zeros(7)], 1, [4])
     assert kernel._addresses.tolist() == [4]
+
+
+def test_a_step_that_a_graph_captures_is_left_alone(
+    make_engine: MakeEngine, stepped: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, loop, captured = make_engine(device_path=True, budget=1.0), Loop(), 0
+    for step in range(50):
+        loop.loss(step).backward()
+        now = engine.state.stretches.now
+        if step > 30 and now is not None and not captured:
+            captured = step
+            with monkeypatch.context() as patch:
+                patch.setattr(stretch, "stream_of", lambda device: 1)
+                patch.setattr(stretch, "capturing", lambda device: True)
+                patch.setattr(optimizer_hooks, "out_of_reach", lambda: True)
+                loop.optimizer.step()
+            # Nothing of ours has run.
+            assert engine.state.stretches.now is now and not stepped[-1]
+        else:
+            loop.optimizer.step()
+        loop.optimizer.zero_grad()
+    engine.close()
+    told = engine.memory.of_kind("not_covered")  # type: ignore[attr-defined]
+    assert captured and not engine.off
+    assert ["CUDA graph" in one["why"] for one in told] == [True]
+    assert len(engine.memory.rows()) == 49  # type: ignore[attr-defined]
 
 
 def test_watchers_see_the_steps_of_a_stretch(

@@ -190,12 +190,16 @@ class ReplacingFetcher(_MapDatasetFetcher):
     """Makes batches as torch's own does, and once more where a sample cannot be read."""
 
     replacement: SampleReplacement
+    everything: bool
+    """Whether states of Python and numpy are kept too, which take as long as a short step: not on
+    the training thread before something has failed there."""
 
     def fetch(self, possibly_batched_index: Any) -> Any:
         """The batch of these indices."""
-        # Those of Python and numpy take as long as a short step: not on the training thread
-        # before something has failed there.
-        state = random_state(every=get_worker_info() is not None or self.replacement.failed)
+        if self.everything or self.replacement.failed:
+            state = random_state()
+        else:
+            state = (torch.random.default_generator.get_state(),)
         try:
             return super().fetch(possibly_batched_index)
         except Exception as error:
@@ -298,7 +302,7 @@ def fetcher(made: Any) -> Any:
     if not made.auto_collation or not _one_by_one(made.dataset):
         return made
     new = ReplacingFetcher(made.dataset, made.auto_collation, made.collate_fn, made.drop_last)
-    new.replacement = mine
+    new.replacement, new.everything = mine, get_worker_info() is not None
     return new
 
 
@@ -321,12 +325,10 @@ def _one_by_one(dataset: Any) -> bool:
     return not getattr(dataset, "__getitems__", None)
 
 
-def random_state(*, every: bool = True) -> tuple[Any, ...]:
-    """The state of torch's generator, or of all that a dataset may draw from without asking."""
+def random_state() -> tuple[Any, ...]:
+    """The state of all generators that a dataset may draw from without asking."""
     of_torch = torch.random.default_generator.get_state()
-    return (
-        (of_torch, random.getstate(), np.random.get_state(legacy=False)) if every else (of_torch,)
-    )
+    return of_torch, random.getstate(), np.random.get_state(legacy=False)
 
 
 def _put_back(state: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Patches of loaders: passes over them, and samples that cannot be read."""
+"""Patches of loaders: passes over them, their batches, and samples that cannot be read."""
 
 from __future__ import annotations
 
@@ -22,33 +22,43 @@ _NEXT = {
 _profiling = torch.autograd._profiler_enabled
 
 
-def without_span(original: Function) -> Function:
-    """Fetch a batch as torch does, but open no span for a profiler while there is none.
+def _next(engine_of: GetEngine, original: Function) -> Function:
+    known = set(getattr(original, "__code__", _next.__code__).co_names) == _NEXT
 
-    The span takes as long as all that the guard does with the batch, which it pays for like the
-    ones around a step (``_optimizer_patches``).
-    """
-    code = getattr(original, "__code__", None)
-    if code is None or set(code.co_names) != _NEXT:
-        return original
-
-    def fetch(iterator: Any) -> Any:
-        # A stream is counted too, and warned about if it is longer than it says; and whoever
-        # traces lines knows torch's.
-        if iterator._dataset_kind != _DatasetKind.Map or _profiling() or sys.gettrace():
-            return original(iterator)
-        if iterator._sampler_iter is None:
-            iterator._reset()
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:
+        engine = engine_of()
+        if engine is None:
+            return original(self)
+        again = engine.fetch_begins(self)
+        if again is not None:
+            return again[0]
+        # As torch does, but without the span it opens for a profiler while there is none: that
+        # takes as long as all that the guard does with the batch, which it pays for like the ones
+        # around a step (``_optimizer_patches``). A stream is counted too, and warned about if it
+        # is longer than it says; and whoever traces lines knows torch's.
+        short = (
+            known
+            and engine.may_rewrite
+            and self._dataset_kind == _DatasetKind.Map
+            and self._sampler_iter is not None
+            and not (_profiling() or sys.gettrace())
+        )
         try:
-            batch = iterator._next_data()
+            batch = self._next_data() if short else original(self)
+        except StopIteration:
+            engine.fetch_fails(self)
+            raise
         except Exception as error:
-            if isinstance(error, StopIteration):
+            if not short:
                 raise
-            return original(_Failed(iterator, error))
-        iterator._num_yielded += 1
+            return original(_Failed(self, error))
+        if short:
+            self._num_yielded += 1
+        engine.fetched(self, batch)
         return batch
 
-    return fetch
+    return __next__
 
 
 class _Failed:
@@ -62,6 +72,25 @@ class _Failed:
 
     def _next_data(self) -> Any:
         raise self._error
+
+
+def _next_index(engine_of: GetEngine, original: Function) -> Function:
+    known = getattr(original, "__code__", _next.__code__).co_names == ("next", "_sampler_iter")
+
+    @functools.wraps(original)
+    def _next_index(self: Any) -> Any:
+        engine = engine_of()
+        if engine is None:
+            return original(self)
+        # What torch does, which is a call that pays for ours.
+        short = known and engine.may_rewrite
+        indices = next(self._sampler_iter) if short else original(self)
+        while (kept := engine.drew(self, indices)) and kept[0] is None:
+            # Nothing is left. The sampler's own StopIteration ends the epoch here too.
+            indices = original(self)
+        return indices if kept is None else kept[0]
+
+    return _next_index
 
 
 def _made(engine_of: GetEngine, original: Function) -> Function:
@@ -136,6 +165,14 @@ def _load(engine_of: GetEngine, original: Function) -> Function:
     return load
 
 
+INDICES = Patch(
+    target="torch.utils.data.dataloader._BaseDataLoaderIter._next_index",
+    why="the dataset indices, at the only place where they pass through the main process; on "
+    "request those of quarantined samples are skipped",
+    make=_next_index,
+)
+"""Alone for a loop that is watched by ``holdfast.watch``."""
+
 FETCHER = Patch(
     target="torch.utils.data.dataloader._DatasetKind.create_fetcher",
     why="samples are read by what this makes, in the process that reads them; one that cannot "
@@ -145,6 +182,13 @@ FETCHER = Patch(
 """Alone in workers of a watched loop that are no forks, and in one whose loop begins."""
 
 PATCHES = (
+    Patch(
+        target="torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
+        why="time spent waiting for data and which batch it was; only the base class defines it, "
+        "so the iterator keeps its type",
+        make=_next,
+    ),
+    INDICES,
     Patch(
         target="torch.utils.data.DataLoader.__init__",
         why="the line that made a loader is the one to change where ranks read the same data",

@@ -25,7 +25,7 @@ _WRAPPERS = ("torch.optim.optimizer", "torch.utils._contextlib")
 _CLOSURE = {"closure"}
 
 _profiling = torch.autograd._profiler_enabled
-_compiling = torch.compiler.is_compiling
+_compiling = torch.compiler.is_dynamo_compiling
 _record = torch._C._set_grad_enabled
 
 

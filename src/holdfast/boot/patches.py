@@ -33,6 +33,9 @@ from . import (
 )
 from ._patch import Function, GetEngine, Patch
 
+_AS_USUAL = (None, False), {"inputs": None}
+"""What ``loss.backward()`` gives it beside the loss and its gradient."""
+
 
 def _backward(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
@@ -45,7 +48,7 @@ def _backward(engine_of: GetEngine, original: Function) -> Function:
         try:
             if not lost:
                 result = original(*args, **kwargs)
-                freed = frees_graph(*args[2:], **kwargs)
+                freed = (args[2:], kwargs) == _AS_USUAL or frees_graph(*args[2:], **kwargs)
                 return result
         except (RuntimeError, MemoryError) as error:
             if not engine.backward_fails(error, roots):
@@ -57,44 +60,6 @@ def _backward(engine_of: GetEngine, original: Function) -> Function:
         return None
 
     return backward
-
-
-def _loader_next(engine_of: GetEngine, original: Function) -> Function:
-    fetch = _loader_patches.without_span(original)
-
-    @functools.wraps(original)
-    def __next__(self: Any) -> Any:
-        engine = engine_of()
-        if engine is None:
-            return original(self)
-        expected = engine.fetch_begins(self)
-        again = engine.hands_out_again(self)
-        if again is not None:
-            return again[0]
-        try:
-            batch = (fetch if engine.may_rewrite else original)(self)
-        except StopIteration:
-            engine.fetch_fails(self)
-            raise
-        engine.fetched(self, expected, batch)
-        return batch
-
-    return __next__
-
-
-def _loader_index(engine_of: GetEngine, original: Function) -> Function:
-    @functools.wraps(original)
-    def _next_index(self: Any) -> Any:
-        indices = original(self)
-        engine = engine_of()
-        if engine is None:
-            return indices
-        while (kept := engine.drew(self, indices)) and kept[0] is None:
-            # Nothing is left. The sampler's own StopIteration ends the epoch here too.
-            indices = original(self)
-        return indices if kept is None else kept[0]
-
-    return _next_index
 
 
 def _optimizer_made(engine_of: GetEngine, original: Function) -> Function:
@@ -208,18 +173,6 @@ TABLE = (
         make=_backward,
     ),
     Patch(
-        target="torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
-        why="time spent waiting for data and which batch it was; only the base class defines it, "
-        "so the iterator keeps its type",
-        make=_loader_next,
-    ),
-    Patch(
-        target="torch.utils.data.dataloader._BaseDataLoaderIter._next_index",
-        why="the dataset indices, at the only place where they pass through the main process; on "
-        "request those of quarantined samples are skipped",
-        make=_loader_index,
-    ),
-    Patch(
         target="torch.optim.Optimizer.__init__",
         why="the model's buffers must be copied before its first forward pass",
         make=_optimizer_made,
@@ -310,7 +263,7 @@ def install(engine_of: GetEngine) -> None:
     replace_sample.offer(fetch_in_worker)
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
-        engine = engine_of()
+        engine = None if torch.compiler.is_compiling() else engine_of()
         return None if engine is None else engine.step_begins(optimizer, args, kwargs)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -352,9 +305,7 @@ def install_indices(engine_of: GetEngine) -> None:
     A loader with workers has drawn some before its iterator is there to be asked.
     """
     if not _undo_indices:
-        for patch in TABLE:
-            if patch.make is _loader_index:
-                _replace(patch, engine_of, _undo_indices)
+        _replace(_loader_patches.INDICES, engine_of, _undo_indices)
 
 
 def uninstall_indices() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import multiprocessing
 import os
 import platform
@@ -46,6 +47,10 @@ def current() -> Engine | None:
     return _engine
 
 
+# The same for patches, which ask several times in every step: without a call of Python's.
+_asked: Callable[[], Engine | None] = functools.partial(getattr, sys.modules[__name__], "_engine")
+
+
 def begin() -> None:
     """Start after ``import torch``: make the engine and install the patches.
 
@@ -59,7 +64,7 @@ def begin() -> None:
 
         undo = patches.uninstall
         _make_engine()
-        patches.install(current)
+        patches.install(_asked)
         answer_stacks(_open_lane)
         if sys.excepthook is sys.__excepthook__:
             sys.excepthook = _show
@@ -98,7 +103,7 @@ def attach(engine: Engine) -> None:
     global _engine, _attached
     from . import patches
 
-    patches.install(current)
+    patches.install(_asked)
     _engine, _attached = engine, True
     _follow_forks()
 

@@ -33,6 +33,8 @@ _PATIENCE = 5.0
 _SAMPLE = 16
 # Draws that may have been added by batches that are skipped.
 _RECENT = 16
+# Draws of which the digests are made together.
+_NOTED = 32
 
 
 class LoaderPass:
@@ -102,7 +104,7 @@ class LoaderPass:
 
     @property
     def _drawn(self) -> int | None:
-        return None if self._order is None else self._order.digest
+        return None if self._order is None else self._order.recent()[-1]
 
     def beginning(self) -> Beginning:
         """How it began, for whoever saves it later without this object."""
@@ -114,7 +116,7 @@ class LoaderPass:
         """What stands in the way of an exact repetition; empty if nothing does."""
         loader: Any = self._loader
         # Where a batch is skipped now, workers have been given one more than they had then.
-        known = (None,) if self._order is None else self._order.recent
+        known = (None,) if self._order is None else self._order.recent()
         if saved["order"] not in known:
             return "the loader draws other samples than it did"
         if isinstance(loader, Sequence):
@@ -188,7 +190,7 @@ class Beginning:
 
     def state(self, batches: int) -> dict[str, Any]:
         """What ``again`` needs, after this many batches."""
-        drawn = None if self._order is None else self._order.digest
+        drawn = None if self._order is None else self._order.recent()[-1]
         return {"batches": batches, "order": drawn, "origin": self.origin}
 
 
@@ -199,9 +201,8 @@ class _Order:
     """Stands before the sampler of an iterator and remembers what it has drawn."""
 
     def __init__(self, inner: Iterator[Any]) -> None:
-        self.digest = 0
-        self.recent = deque([0], maxlen=_RECENT)
-        """The digest after each of the last draws."""
+        self._digests = deque([0], maxlen=_RECENT)
+        self._noted: list[list[Any]] = []
         self._inner = inner
 
     @classmethod
@@ -220,11 +221,20 @@ class _Order:
 
     def __next__(self) -> Any:
         drawn = next(self._inner)
-        some = drawn[:_SAMPLE] if isinstance(drawn, list) else [drawn]
-        if set(map(type, some)) <= _INTEGERS:
-            self.digest = zlib.crc32(repr(some).encode(), self.digest)
-        self.recent.append(self.digest)
+        self._noted.append(drawn[:_SAMPLE] if isinstance(drawn, list) else [drawn])
+        if len(self._noted) >= _NOTED:
+            self.recent()
         return drawn
+
+    def recent(self) -> deque[int]:
+        """The digest after each of the last draws, the last one behind."""
+        noted, self._noted = self._noted, []
+        for some in noted:
+            digest = self._digests[-1]
+            if set(map(type, some)) <= _INTEGERS:
+                digest = zlib.crc32(repr(some).encode(), digest)
+            self._digests.append(digest)
+        return self._digests
 
 
 def _origin(loader: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 from types import FrameType
 from typing import Any, cast
 
-from ..probes.batches import LoaderLedger, plain_index
+from ..probes.batches import LoaderLedger, plain_index, plain_indices
 from ..run.batch_mark import batch_mark
 
 # Indices of a batch that are told.
@@ -45,7 +45,7 @@ def _awaited(iterator: Any) -> dict[str, Any]:
     if not hasattr(iterator, "_task_info"):
         return {}  # a loader without workers reads the sample itself
     number, worker = LoaderLedger.upcoming(iterator)
-    drawn = LoaderLedger.of(iterator).drawn(number)
+    drawn = plain_indices(LoaderLedger.of(iterator).drawn.get(number))
     if drawn is None:
         return {"waits_for": worker}
     return {"waits_for": worker, "samples": drawn[:_NAMED], "mark": batch_mark(drawn)}

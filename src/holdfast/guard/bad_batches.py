@@ -10,6 +10,7 @@ from ..actions.quarantine import Quarantine, Record
 from ..actions.replace_sample import SampleReplacement, loader_began, loader_begins
 from ..config import QuarantineSettings
 from ..diagnosis.crash import exception
+from ..probes.batches import Batch
 from ..probes.step_record import StepRecord
 from ..run import Recorder
 
@@ -21,7 +22,8 @@ class BadBatches:
         self.quarantine = Quarantine(settings)
         self._replace = settings.replace
         self._beginning: SampleReplacement | None = None
-        self._feeding: SampleReplacement | None = None
+        self.feeding: SampleReplacement | None = None
+        """Of the loader that feeds the loop, where samples of it may be replaced."""
         self._reading: weakref.WeakKeyDictionary[Any, SampleReplacement]
         self._reading = weakref.WeakKeyDictionary()
 
@@ -40,12 +42,7 @@ class BadBatches:
 
     def feeds(self, iterator: Any) -> None:
         """The loader that the loop is fed by."""
-        self._feeding = self._reading.get(iterator)
-
-    @property
-    def unreadable(self) -> bool:
-        """Whether this loader has met a sample that it could not read."""
-        return self._feeding is not None and self._feeding.log.grown
+        self.feeding = self._reading.get(iterator)
 
     def write_unreadable(self, recorder: Recorder, step: int) -> None:
         """Record the samples that could not be read."""
@@ -53,27 +50,35 @@ class BadBatches:
             for sample in one.fresh():
                 recorder.event("unreadable", step, sample)
 
-    def write(self, recorder: Recorder, record: StepRecord) -> None:
-        """Which batch it was; after a bad step it is searched and its samples are named."""
-        batch = record.batches[-1]
-        # A bad loss alone does not make the step bad: a scaler may have skipped it already.
-        if record.bad or record.loss_bad:
-            found, samples = self.quarantine.look(record.batches)
-            record.row["input_bad"] = float(found)
-            self._set_aside(recorder, record.step, record.opt, samples)
-            batch = next((b for b in record.batches if b.bad), batch)
-            incident = {"step": record.step, "opt": record.opt, **batch.record()}
-            if not batch.bad:
-                # Nothing shows which micro-batch it was: name the samples of all.
-                drawn = [b.indices for b in record.batches]
-                known = [i for i in drawn if i is not None]
-                every = len(known) == len(drawn)
-                incident["indices"] = [i for some in known for i in some] if every else None
-            recorder.batch(incident)
-        elif record.outlier:
-            recorder.batch({"step": record.step, "opt": record.opt, **batch.record()})
-        record.row["batch"] = float(batch.fingerprint)
-        record.row["worker"] = float(batch.worker)
+    def write(self, recorder: Recorder, records: Sequence[StepRecord]) -> None:
+        """Which batches they were; those of a bad step are searched and its samples are named."""
+        for record in records:
+            if not record.batches:
+                continue
+            batch = record.batches[-1]
+            # A bad loss alone does not make the step bad: a scaler may have skipped it already.
+            if record.bad or record.loss_bad:
+                batch = self._incident(recorder, record)
+            elif record.outlier:
+                recorder.batch({"step": record.step, "opt": record.opt, **batch.record()})
+            record.row["batch"] = float(batch.fingerprint)
+            record.row["worker"] = float(batch.worker)
+
+    def _incident(self, recorder: Recorder, record: StepRecord) -> Batch:
+        """The batch of a bad step that holds bad values, or the last one."""
+        found, samples = self.quarantine.look(record.batches)
+        record.row["input_bad"] = float(found)
+        self._set_aside(recorder, record.step, record.opt, samples)
+        batch = next((b for b in record.batches if b.bad), record.batches[-1])
+        incident = {"step": record.step, "opt": record.opt, **batch.record()}
+        if not batch.bad:
+            # Nothing shows which micro-batch it was: name the samples of all.
+            drawn = [b.indices for b in record.batches]
+            known = [i for i in drawn if i is not None]
+            every = len(known) == len(drawn)
+            incident["indices"] = [i for some in known for i in some] if every else None
+        recorder.batch(incident)
+        return batch
 
     def explained(self, recorder: Recorder, step: int, cause: Mapping[str, Any]) -> None:
         """An investigation has found the cause of a bad step; it may name a sample."""

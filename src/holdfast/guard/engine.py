@@ -90,7 +90,7 @@ class Engine(EnginePart):
         # The hooks of every step: as they are, for a call in between takes its time.
         loader, backward, clip = hooks.loader, hooks.backward, hooks.clip
         self.drew, self.fetch_begins = loader.drew, loader.fetch_begins
-        self.hands_out_again, self.fetched = loader.hands_out_again, loader.fetched
+        self.fetched = loader.fetched
         self.backward_begins = backward.backward_begins
         self.backward_ends = backward.backward_ends
         self.clip_begins, self.clip_ends = clip.clip_begins, clip.clip_ends

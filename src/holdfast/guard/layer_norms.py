@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from ..probes.step_record import StepRecord
 from ..run import Table
@@ -24,20 +25,21 @@ class LayerNorms:
         """Whether every step is recorded because of an incident."""
         return self._aftermath > 0
 
-    def write(self, record: StepRecord, *, due: bool) -> None:
-        """Write the norms of this step if they are due or belong to an incident."""
-        if record.bad or record.wild:
-            for earlier in self._recent:
-                self._put(earlier)
-            self._recent.clear()
-            self._aftermath = _AROUND
-        elif self._aftermath:
-            self._aftermath -= 1
-        elif not due:
-            record.batches = ()  # kept for its norms, not for its data
-            self._recent.append(record)
-            return
-        self._put(record)
+    def write(self, records: Sequence[StepRecord], every: int) -> None:
+        """Write the norms of steps that are due or belong to an incident."""
+        for record in records:
+            if record.bad or record.wild:
+                for earlier in self._recent:
+                    self._put(earlier)
+                self._recent.clear()
+                self._aftermath = _AROUND
+            elif self._aftermath:
+                self._aftermath -= 1
+            elif record.usual or record.step % every:
+                record.batches = ()  # kept for its norms, not for its data
+                self._recent.append(record)
+                continue
+            self._put(record)
 
     def _put(self, record: StepRecord) -> None:
         self._table.put_array(record.step, record.time, record.norms_by_layer())

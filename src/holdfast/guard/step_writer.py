@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -174,7 +174,7 @@ class StepWriter:
     def close_step(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
         """A step is over: write its row now, or when its numbers have arrived."""
         if record.usual:
-            self.put(guard, record)
+            self.put(guard, [record])
             return
         if guard.notes or not guard.announced:
             self._announce(guard, record)
@@ -250,30 +250,32 @@ class StepWriter:
                 recorder.event("scaler", record.step, data)
         self._known(guard, record, late)
         self.suspicious = record.bad or row["param_bad"] > 0
-        self.put(guard, record)
+        self.put(guard, [record])
 
-    def put(self, guard: OptimizerGuard, record: StepRecord) -> None:
-        """Write a row that is complete."""
-        recorder, steps, row = self.training.recorder, self.training.steps, record.row
+    def put(self, guard: OptimizerGuard, records: Sequence[StepRecord]) -> None:
+        """Write rows that are complete, of a step or of several in a row that are alike."""
+        recorder, steps = self.training.recorder, self.training.steps
         if recorder is None or steps is None:
             return
-        if record.batches:
-            self.training.bad_batches.write(recorder, record)
-        spent = 0.0 if self.kernel_cost.hidden else row["guard"]
-        if dropped := self.budget.spend(spent, record.time):
-            recorder.event("backed_off", record.step, self.budget.facts(dropped))
-        steps.put(record.step, record.time, row)
-        self.latest = row
+        self.training.bad_batches.write(recorder, records)
+        hidden, budget = self.kernel_cost.hidden, self.budget
+        for record in records:
+            if dropped := budget.spend(0.0 if hidden else record.row["guard"], record.time):
+                recorder.event("backed_off", record.step, budget.facts(dropped))
+            steps.put(record.step, record.time, record.row)
+        last = records[-1]
+        self.latest = last.row
         for listener in self.listeners:
-            listener(record.step, row)
-        if record.reading is not None and record.layers == len(guard.layers) > 0:
+            for record in records:
+                listener(record.step, record.row)
+        if last.reading is not None and last.layers == len(guard.layers) > 0:
             norms = self._norms.get(guard.index)
             if norms is None:
                 table = recorder.table(f"layers{guard.index}", guard.layers)
                 norms = self._norms[guard.index] = LayerNorms(table)
-            due = not record.usual and record.step % self.often(self._settings.layers_every) == 0
-            norms.write(record, due=due)
-        self._rows += 1
+            every = self._settings.layers_every
+            norms.write(records, every * LEAN if budget.lean else every)
+        self._rows += len(records)
 
     def _send_updates(self, guard: OptimizerGuard, record: StepRecord, weights: Before) -> None:
         def arrived(ratios: np.ndarray | None) -> None:

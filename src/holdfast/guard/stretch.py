@@ -101,8 +101,8 @@ class Stretch:
     """
 
     __slots__ = (
-        *("_buffers", "_comparability", "_early", "_feed", "_groups", "_loss", "_most"),
-        *("_parameters", "_phases", "_repeat", "_scaling", "_sealed", "_trusted"),
+        *("_buffers", "_comparability", "_early", "_feed", "_groups", "_index", "_loss"),
+        *("_most", "_parameters", "_phases", "_repeat", "_scaling", "_sealed", "_trusted"),
         *("armed", "copies", "last", "next", "noted", "root", "turn"),
     )
 
@@ -132,6 +132,7 @@ class Stretch:
         # The groups and the parameters of each, which are lists of the script's.
         self._groups = groups, list(map(_params_of, groups))
         self._parameters: Sequence[Tensor] = parameters_of(optimizer)
+        self._index = self._parameters[0].get_device()
         self._repeat, self._buffers, self._scaling = repeat, buffers, scaling
         self._feed, self._phases, self._comparability = feed, phases, comparability
         self._trusted = comparability.may_skip
@@ -205,6 +206,8 @@ class Stretch:
         """Decide about a step; False where it is not like the one before."""
         began = perf_counter()
         (groups, lists), plan, scaling = self._groups, self.turn.plan, self._scaling
+        if stream_of(self._index) and capturing(self._index):
+            return False  # nothing of ours may run there
         if len(self.copies) != len(self.turn.ready) or plan.optimizer() is not optimizer:
             return False
         own = optimizer.__dict__
@@ -231,7 +234,7 @@ class Stretch:
                 return False
         elif (
             type(found) is not Tensor
-            or found.get_device() != self.turn.ready[0][1]
+            or found.get_device() != self._index
             or (own.get("grad_scale") is not None) is not plan.still_scaled
         ):
             return False

@@ -12,6 +12,7 @@ from ..probes._host_norms import INF, GradientReading
 from ..probes._norm_rows import Landings, Sums
 from ..probes.step_record import BLANK, StepRecord
 from ..recovery.rollback import Recovery
+from .optimizer_guard import OptimizerGuard
 from .step_writer import StepWriter
 from .stretch import Noted, Stretch
 
@@ -69,6 +70,8 @@ class StretchRows:
             may = not (plan.still_scaled or guard.notes or writer.scaler.policy is not None)
             of_each.append((part, squares, spoilt, told, values, _ordinary(part), may))
         concerned = self._recovery.concerns_at
+        waiting: list[StepRecord] = []
+        whose = ring[0].turn.plan.guard
         for n, noted in enumerate(ring[0].noted):
             part, squares, spoilt, told, values, ordinary, may = of_each[n % parts]
             i, guard = n // parts, part.turn.plan.guard
@@ -76,11 +79,25 @@ class StretchRows:
             usual = square < INF and -INF < numbers[0] < INF and numbers[5] == 0.0
             usual = usual and spoilt[i] < INF
             if may and usual and not concerned(noted.step):
-                writer.suspicious = False
-                record = _record(part, ordinary, noted, math.sqrt(square), numbers, values[i])
-                writer.put(guard, record)
-            else:
-                writer.arrived(guard, part.record(noted), values[i])
+                whole = math.sqrt(square)
+                norms = Sums(part.layout, values[i], len(guard.positions))
+                record = _record(part, ordinary, noted, whole, numbers, norms)
+                if waiting and whose is not guard:
+                    self._put(whose, waiting)
+                    waiting = []
+                whose = guard
+                waiting.append(record)
+                continue
+            if waiting:
+                self._put(whose, waiting)
+                waiting = []
+            writer.arrived(guard, part.record(noted), values[i])
+        if waiting:
+            self._put(whose, waiting)
+
+    def _put(self, guard: OptimizerGuard, records: list[StepRecord]) -> None:
+        self._writer.suspicious = False
+        self._writer.put(guard, records)
 
 
 def _ordinary(stretch: Stretch) -> dict[str, float]:
@@ -105,7 +122,7 @@ def _record(
     noted: Noted,
     norm: float,
     numbers: list[float],
-    values: np.ndarray,
+    norms: Sums,
 ) -> StepRecord:
     """As ``StepRecord.arrive`` fills one in; ``numbers``: loss, answer and extras."""
     guard = stretch.turn.plan.guard
@@ -118,5 +135,5 @@ def _record(
     record = StepRecord(noted.step, guard.index, row)
     record.time, record.batches = noted.time, noted.batches
     record.layers, record.positions = len(guard.positions), guard.positions
-    record.reading = GradientReading(Sums(stretch.layout, values, record.layers), norm)
+    record.reading = GradientReading(norms, norm)
     return record

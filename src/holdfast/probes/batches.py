@@ -11,7 +11,7 @@ import dataclasses
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -81,6 +81,15 @@ def plain_index(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(plain_index(part) for part in index)
     return index if isinstance(index, int | str) else repr(index)[:200]
+
+
+def plain_indices(drawn: Any) -> list[Any] | None:
+    """The dataset indices of a draw; None where it is none, as those for a stream."""
+    if isinstance(drawn, int):
+        return [drawn]
+    if not isinstance(drawn, list) or (drawn and drawn[0] is None):
+        return None
+    return list(map(plain_index, cast("list[Any]", drawn)))
 
 
 def nonfinite(batch: object) -> list[tuple[str, list[int]]]:
@@ -200,7 +209,9 @@ class LoaderLedger:
         self._carried: list[Batch] = []
         self._first: int | None = None
         self._exhausted = False
-        self._drawn: dict[int, list[Any]] = {}
+        self.drawn: dict[int, Any] = {}
+        """What the sampler gave for the tasks that were not handed out yet, by their number."""
+        self._expected: tuple[int, int] | None = None
         self._owner = 0
         self._dataset: tuple[Callable[[], Any] | None] | None = None
 
@@ -220,28 +231,9 @@ class LoaderLedger:
             ledger._owner = id(iterator)  # a generator cannot carry it
         return ledger
 
-    def drew(self, iterator: Any, indices: object) -> None:
-        """The sampler gave ``indices`` for the next task."""
-        number = getattr(iterator, "_send_idx", None)
-        if number is None:
-            number = 0
-            self._drawn.clear()
-        else:
-            # Of batches that were dropped on the way nobody will ask; the next draw comes before
-            # the batch that made room for it is handed out.
-            came = iterator._rcvd_idx - 1
-            while self._drawn and next(iter(self._drawn)) < came:
-                del self._drawn[next(iter(self._drawn))]
-        if isinstance(indices, list) and (not indices or indices[0] is not None):
-            # Mostly numbers, and of a large batch there are thousands.
-            plain = set(map(type, indices)) <= _INTEGERS
-            self._drawn[number] = indices[:] if plain else list(map(plain_index, indices))
-        elif isinstance(indices, int):
-            self._drawn[number] = [indices]
-
-    def drawn(self, number: int) -> list[Any] | None:
-        """The indices of a task that was not handed out yet."""
-        return self._drawn.get(number)
+    def expects(self, iterator: Any) -> None:
+        """The loop asks for its next batch, which a worker makes: which one that will be."""
+        self._expected = self.upcoming(iterator)
 
     @staticmethod
     def upcoming(iterator: Any) -> tuple[int, int]:
@@ -252,18 +244,23 @@ class LoaderLedger:
         info = iterator._task_info.get(number)
         return number, info[0] if info else -1
 
-    def handed_out(
-        self, iterator: Any, expected: tuple[int, int], content: object, keep: int
-    ) -> None:
+    def handed_out(self, iterator: Any, content: object, keep: int) -> None:
         """A batch came; of those not used yet the contents of the last ``keep`` are held."""
-        number, worker = expected
-        received = getattr(iterator, "_rcvd_idx", None)
-        indices = None
+        (number, worker), self._expected = self._expected or (0, -1), None
+        received, indices = getattr(iterator, "_rcvd_idx", None), None
         # Loaders that deliver out of order, or skipped a dead worker, cannot be joined.
         if received is None or received == number + 1:
-            indices = self._drawn.pop(number, None)
+            indices = self.drawn.pop(number, None)
+            # Mostly numbers, and of a large batch there are thousands.
+            if type(indices) is int:
+                indices = [indices]
+            elif type(indices) is not list or not set(map(type, indices)) <= _INTEGERS:
+                indices = plain_indices(indices)
         else:
             worker = -1
+        # Of batches that were dropped on the way nobody will ask.
+        while self.drawn and received is not None and next(iter(self.drawn)) < received:
+            del self.drawn[next(iter(self.drawn))]
         self._exhausted = False
         # Indices are a list of our own: what is made of them can wait until somebody asks.
         mark = None if indices else fingerprint(content, indices)

@@ -90,20 +90,17 @@ class Comparability:
         self._in_pass = 0
         self._first = 0
         self._meant_until = -1
+        self.may_skip = True
+        """Whether a step may be skipped only because its numbers are far from the last ones.
+
+        Not where a pass begins: a new stage of a curriculum begins there, and one broken batch
+        among the first is rare. Asked in every step, and changed by few.
+        """
 
     @property
     def holds(self) -> bool:
         """Whether losses can be compared at present."""
         return not self.why
-
-    @property
-    def may_skip(self) -> bool:
-        """Whether a step may be skipped only because its numbers are far from the last ones.
-
-        Not where a pass begins: a new stage of a curriculum begins there, and one broken batch
-        among the first is rare.
-        """
-        return not self.why and self._in_pass >= self._first
 
     def outlier(self, step: int) -> None:
         """A finite step was far from the last ones."""
@@ -123,6 +120,7 @@ class Comparability:
         self._feeding = _alive(iterator)
         self._in_pass = 0
         self._first = max(0, min(_FIRST, _length(iterator) // _SHARE))
+        self.may_skip = not self.why and not self._first
         self._reads(iterator)
 
     def _reads(self, iterator: Any) -> None:
@@ -172,6 +170,7 @@ class Comparability:
         """Go on from what ``state`` gave; this ``iterator`` goes on with the pass."""
         for name in _KEPT:
             setattr(self, name, state[name])
+        self.may_skip = not self.why and self._in_pass >= self._first
         self._sources.clear()
         self._earlier = list(state["sources"])
         self._feeding = _alive(iterator) if state["feeding"] else lambda: None
@@ -192,7 +191,23 @@ class Comparability:
         """
         self._hungry = 0 if fed else self._hungry + 1
         self._in_pass = 0 if step <= self._meant_until else self._in_pass + 1
-        why = self._changed or self._now(step, opt, own, several)
+        self.may_skip = not self.why and self._in_pass >= self._first
+        why, source = self._changed, self._source
+        if why:
+            pass
+        elif source is None or self._hungry > _STEPS:
+            why = OWN_DATA
+        else:
+            if own:
+                self._own[opt] = step
+                # This one's is the last; without a call for each, for it is asked in every step.
+                several = len(self._own) > 1 and sorted(self._own.values())[-2] > step - WINDOW
+            if several:
+                why = PAIR
+            else:
+                first, source.trained = not source.trained, True
+                another, self._any = first and self._any, True
+                why = REPLACED if another and not source.why else source.why
         if why:
             self._changed, self._seen = "", why
             self._until = step + WINDOW
@@ -203,24 +218,9 @@ class Comparability:
         if self._seen == self.why:
             return False
         self.why = self._seen
+        self.may_skip = not self.why and self._in_pass >= self._first
         self._records += 1
         return self._records <= _RECORDS
-
-    def _now(self, step: int, opt: int, own: bool, several: bool) -> str:
-        """What speaks against this step."""
-        source = self._source
-        if source is None or self._hungry > _STEPS:
-            return OWN_DATA
-        if own:
-            self._own[opt] = step
-            # This one's is the last; without a call for each, for it is asked in every step.
-            if len(self._own) > 1 and sorted(self._own.values())[-2] > step - WINDOW:
-                return PAIR
-        elif several:
-            return PAIR
-        first, source.trained = not source.trained, True
-        another, self._any = first and self._any, True
-        return REPLACED if another and not source.why else source.why
 
 
 def _length(data: object) -> int:

@@ -188,7 +188,8 @@ class Meter:
         self._device = device
         self._index = device.index
         self._one = torch.ones((), dtype=torch.float32, device=device)
-        self._flags: list[Tensor] = []
+        self.flags: list[Tensor] = []
+        """Flags that are down; ``flag`` makes more of them."""
         self._zero = torch.zeros((), dtype=torch.float32, device=device)
         self._kernels: dict[torch.dtype, NormKernel] = {}
         self._no_kernel = device.type != "cuda"
@@ -352,12 +353,12 @@ class Meter:
 
     def flag(self) -> Tensor:
         """A flag that is down."""
-        if not self._flags:
+        if not self.flags:
             # Cleared by the dozen: one launch for many steps. 16 bytes apart, since Triton compiles
             # a kernel once more for the first address that is no multiple of that.
             flags = torch.zeros(64, 4, dtype=torch.float32, device=self._device)
-            self._flags = list(flags[:, 0].unbind())
-        return self._flags.pop()
+            self.flags = list(flags[:, 0].unbind())
+        return self.flags.pop()
 
     def _by_kernel(
         self,

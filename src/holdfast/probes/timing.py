@@ -78,7 +78,8 @@ class Phases:
         """Something of holdfast is running, and somebody counts its time."""
         self._began = False
         self._thread = get_ident()
-        self._host: dict[str, float] = {}
+        self.host: dict[str, float] = {}
+        """Seconds of the step at work on the host's clock, by phase."""
         self._marks: list[tuple[str, torch.cuda.Event]] = []
         self._origin: torch.cuda.Event | None = None
 
@@ -92,7 +93,7 @@ class Phases:
         # What lies before the first mark belongs to no step.
         elapsed = now - self.last if self._began else 0.0
         self._began = True
-        host = self._host
+        host = self.host
         host[phase] = host[phase] + elapsed if phase in host else elapsed
         self.last = now
         # Waiting for data is the host's.
@@ -111,7 +112,7 @@ class Phases:
 
     def add(self, phase: str, seconds: float) -> None:
         """Count ``seconds`` measured elsewhere and keep them out of the running phase."""
-        self._host[phase] = self._host.get(phase, 0.0) + seconds
+        self.host[phase] = self.host.get(phase, 0.0) + seconds
         self.last += seconds
 
     def waited(self, seconds: float) -> None:
@@ -121,7 +122,7 @@ class Phases:
 
     def take_host(self) -> dict[str, float]:
         """Close a step whose phases were all measured on the host's clock."""
-        host, self._host = self._host, {}
+        host, self.host = self.host, {}
         host["guard"], self.guard = self.guard, 0.0
         self._steps += 1
         self._thread = get_ident()
@@ -129,16 +130,16 @@ class Phases:
 
     def take(self) -> Timed:
         """Close a step on a device and hand out what is on its way."""
-        self._host["guard"], self.guard = self.guard, 0.0
+        self.host["guard"], self.guard = self.guard, 0.0
         if self._steps % self._every == 0:
-            timed = Timed(self.pool, self._host, self._origin, self._marks)
+            timed = Timed(self.pool, self.host, self._origin, self._marks)
             self._origin = None
             if self._steps >= _FIRST:
                 self._pace()
         else:
-            timed = Timed(self.pool, self._host)
+            timed = Timed(self.pool, self.host)
             self._origin = self._marks[-1][1] if self._marks else None
-        self._host = {}
+        self.host = {}
         self._marks = []
         self._steps += 1
         # The last mark of the step before a timed one is where that begins.
@@ -152,7 +153,7 @@ class Phases:
 
     def take_idle(self) -> dict[str, float]:
         """Close a step on a device of which only the waiting for data was timed."""
-        host, self._host = self._host, {}
+        host, self.host = self.host, {}
         host["guard"], self.guard = self.guard, 0.0
         self._steps += 1
         self.idle = self._steps % self._every < self._every - 1

@@ -96,29 +96,24 @@ class LastState:
         self._settings, self._training, self._recovery = settings, training, recovery
         self._began = time.time()
         self._done = not settings.at_end
-        self._signals: EndSignals | None = None
+        self.signals: EndSignals | None = None
+        """Those that have the run saved before they end it, once training has begun."""
         recovery.together.ends_by = self._end_together
 
     def watch_signals(self, training: Ending) -> None:
         """Training begins: have it saved before a signal ends the process."""
         if not self._done:
-            self._signals = EndSignals(training, self._settings.signals, self._settings.wait)
-            self._signals.install()
-
-    @property
-    def signalled(self) -> bool:
-        """Whether a signal waits for the end of the step at work, of this process alone."""
-        signals = self._signals
-        return signals is not None and signals.pending != 0 and signals.alone
+            self.signals = EndSignals(training, self._settings.signals, self._settings.wait)
+            self.signals.install()
 
     def end_here(self, at: FrameType) -> None:
         """The step at work is over, and the loop asks for its next batch: save, and end."""
-        if self._signals is not None:
-            self._signals.finish(at)
+        if self.signals is not None:
+            self.signals.finish(at)
 
     def _end_together(self, name: str, snapshot: Snapshot | None) -> None:
         """All ranks are at the step after which they end by a signal: save, and end."""
-        signals = self._signals
+        signals = self.signals
         if signals is None:  # not for this process; the launcher ends it
             return
         signals.finish_together(name, lambda: self._save_together(name, snapshot))
@@ -154,8 +149,8 @@ class LastState:
 
     def close(self) -> None:
         """Signals end the process at once again."""
-        if self._signals is not None:
-            self._signals.remove()
+        if self.signals is not None:
+            self.signals.remove()
 
     def save(self, moment: Moment) -> None:
         """Write the state after the last complete step, or say in an Event why not."""

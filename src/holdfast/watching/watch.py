@@ -129,7 +129,7 @@ class Watch(RecordedRun):
             self._undo.append(session.note_indices(engine))
         for optimizer in self._optimizers:
             if self._own:
-                self._undo.append(optimizer.register_step_pre_hook(engine.step_begins).remove)
+                self._undo.append(optimizer.register_step_pre_hook(self._before_step).remove)
                 after = optimizer.register_step_post_hook(lambda o, a, k: engine.step_ends(o))
                 self._undo.append(after.remove)
             engine.made(optimizer, training_state.models.values())
@@ -182,8 +182,7 @@ class Watch(RecordedRun):
 
     def _next(self, iterator: Iterator[B]) -> tuple[B, bool]:
         """The next batch, and whether it is one that was handed out before."""
-        expected = self.engine.fetch_begins(iterator)
-        again = self.engine.hands_out_again(iterator)
+        again = self.engine.fetch_begins(iterator)
         if again is not None:
             return again[0], True
         try:
@@ -191,8 +190,13 @@ class Watch(RecordedRun):
         except StopIteration:
             self.engine.fetch_fails(iterator)
             raise
-        self.engine.fetched(iterator, expected, batch)
+        self.engine.fetched(iterator, batch)
         return batch, False
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return None
+        return self.engine.step_begins(optimizer, args, kwargs)
 
     def backward(self, loss: Tensor, *, weight: float = 1.0, **kwargs: Any) -> None:
         """``loss.backward()``, scaled when a scaler was given.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 from ...actions import replace_sample
@@ -27,6 +27,7 @@ class LoaderHooks(EnginePart):
         self._replays = state.settings.guard.replay
         self._training, self._writer, self._recovery = state.training, state.writer, state.recovery
         self._script = state.recovery.checkpoints.script
+        self._bad_batches = state.training.bad_batches
         self._last_state, self._position = state.last_state, state.position
         self._feed, self._window, self._stretches = state.feed, state.window, state.stretches
         self._investigation, self._watchers = state.investigation, state.watchers
@@ -60,13 +61,13 @@ class LoaderHooks(EnginePart):
     def loader_begins(self, loader: Any, trains: bool = False) -> None:
         """A loop over a loader is about to begin; ``trains``: it is known to train."""
         self._training.origins.pass_begins(loader)
-        self._training.bad_batches.loader_begins(loader, trains=trains)
+        self._bad_batches.loader_begins(loader, trains=trains)
 
     @fail_open("unreadable samples")
     def loader_began(self, iterator: Any) -> None:
         """Its iterator is there, with its workers; None where that failed."""
         self._training.origins.pass_began(iterator)
-        self._training.bad_batches.loader_began(iterator)
+        self._bad_batches.loader_began(iterator)
 
     @fail_open("unreadable samples")
     def fetcher(self, made: Any) -> Any:
@@ -82,7 +83,7 @@ class LoaderHooks(EnginePart):
         where nothing is. Mostly it takes them as they are and gives None.
         """
         kept = None
-        if self._training.bad_batches.quarantine.skips:
+        if self._bad_batches.quarantine.skips:
             kept = self._without_poisoned(iterator, indices)
             indices = indices if kept is None else kept[0]
         if "loader probe" not in self.off and indices is not None:
@@ -91,7 +92,9 @@ class LoaderHooks(EnginePart):
                 ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
                 if ledger is None:
                     ledger = LoaderLedger.of(iterator, self._feed.ledger)
-                ledger.drew(iterator, indices)
+                # A sampler may fill the same list again. What is in it can wait.
+                noted = indices[:] if type(indices) is list else indices
+                ledger.drawn[getattr(iterator, "_send_idx", 0)] = noted
             except Exception as error:
                 self.failed("loader probe", error)
         return kept
@@ -99,20 +102,51 @@ class LoaderHooks(EnginePart):
     @fail_open("quarantine")
     def _without_poisoned(self, iterator: Any, indices: Any) -> tuple[Any] | None:
         """What is left of a draw, as a tuple of one; None to take it as it is."""
-        quarantine = self._training.bad_batches.quarantine
+        quarantine = self._bad_batches.quarantine
         kept = quarantine.kept(iterator, indices, equal=ranks() > 1)
         while quarantine.skipped:
             samples = quarantine.skipped.pop(0)
             self._training.record("skipped_batch", {"samples": samples})
         return (kept,)
 
+    def fetch_begins(self, iterator: Any) -> tuple[Any] | None:
+        """The loop asks for the next batch.
+
+        Mostly None; a tuple of one: a batch to feed again in its place, for an investigation.
+        """
+        began, training = perf_counter(), self._training
+        signals, script = self._last_state.signals, self._script
+        ledger: Any = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
+        # In a stretch nobody holds on to a batch, or wants anything but what comes with time.
+        goes_on = (
+            self._stretches.now is not None
+            and ledger is not None
+            and training.iteration < self._recovery.look_at
+            and not (signals is not None and signals.pending)
+            and not self.off
+        )
+        try:
+            if goes_on and script.on:
+                goes_on = script.asks_again(iterator, training.iteration + 1)
+            if goes_on:
+                if hasattr(iterator, "_rcvd_idx"):  # without workers nothing is under way
+                    ledger.expects(iterator)
+                phases = self.phases
+                phases.last = perf_counter()
+                phases.guard += phases.last - began
+                return None
+        except Exception as error:
+            self.failed("loader probe", error)
+        self._fetch_begins(iterator)
+        return self._hands_out_again(iterator)
+
     @fail_open("loader probe")
-    def fetch_begins(self, iterator: Any) -> tuple[int, int] | None:
-        """The loop asks for the next batch; those of the last step are no longer ours to hold."""
+    def _fetch_begins(self, iterator: Any) -> None:
+        """The batches of the last step are no longer ours to hold."""
         if self.phases.idle:
-            self.phases.last = time.perf_counter()
+            self.phases.last = perf_counter()
         else:
-            self.phases.mark("other", time.perf_counter())
+            self.phases.mark("other", perf_counter())
         recovery, script = self._recovery, self._script
         rests = recovery.rests(self._training.iteration)
         again: Sequence[Batch] = ()
@@ -124,7 +158,10 @@ class LoaderHooks(EnginePart):
         if script.on and not script.asks_again(iterator, self._position.steps):
             about = iterator, self._position.steps, sys._getframe(1)
             attempt(self, "resume", script.asks, *about)
-        if self._last_state.signalled and self._position.asks_now():
+        signals = self._last_state.signals
+        # Of several processes all end after the same step.
+        signalled = signals is not None and signals.pending != 0 and signals.alone
+        if signalled and self._position.asks_now():
             self._last_state.end_here(sys._getframe(1))
         if not rests and self._position.between and recovery.due(self._training.iteration):
             self._leave_stretch()
@@ -133,8 +170,8 @@ class LoaderHooks(EnginePart):
             at = None if position.replaying or position.gives_again else sys._getframe(1)
             where = self._training.iteration, True, again, at, position.steps
             attempt(self, "recovery", recovery.boundary, *where)
-        # Without workers nothing is under way.
-        return LoaderLedger.upcoming(iterator) if hasattr(iterator, "_rcvd_idx") else None
+        if hasattr(iterator, "_rcvd_idx"):
+            LoaderLedger.of(iterator, self._feed.ledger).expects(iterator)
 
     def _last_batches(self, iterator: Any) -> Sequence[Batch]:
         """The batches of the last step, where the loop can be given them again; mostly all."""
@@ -148,16 +185,16 @@ class LoaderHooks(EnginePart):
         self._writer.await_rows()  # their loss, once in a rollback
         return tuple(ledger.used)
 
-    def hands_out_again(self, iterator: Any) -> tuple[Any] | None:
+    def _hands_out_again(self, iterator: Any) -> tuple[Any] | None:
         """A bad batch to feed again in place of the next one, for an investigation; mostly None."""
         trial, lost, looked_into = self._recovery.replay, self._training.memory, self._investigation
         if trial.again or lost.again or looked_into.again:
-            return self._hands_out_again(iterator)
+            return self._bad_batch(iterator)
         trial.running = lost.held = looked_into.replaying = False
         return None
 
     @fail_open("investigation")
-    def _hands_out_again(self, iterator: Any) -> tuple[Any] | None:
+    def _bad_batch(self, iterator: Any) -> tuple[Any] | None:
         again = self._recovery.replay.next_batch()
         if again is None:
             again = self._training.memory.next_batch(iterator)
@@ -168,10 +205,37 @@ class LoaderHooks(EnginePart):
         self._feed.hand_out_again(*again)
         return (again[1],)
 
+    def fetched(self, iterator: Any, content: object) -> None:
+        """The loop has its next batch."""
+        began, stretch, watchers = perf_counter(), self._stretches.now, self._watchers
+        ledger, reads = getattr(iterator, LoaderLedger.ATTRIBUTE, None), self._bad_batches.feeding
+        if (
+            stretch is None
+            or ledger is None
+            or ledger is not self._feed.ledger
+            or (reads is not None and reads.log.grown)
+            or watchers.swallowed.batches + 1 >= watchers.swallowed.due
+            or self.off
+        ):
+            self._fetched(iterator, content)
+            return
+        # The same in a stretch, where nobody else need be told.
+        try:
+            ledger.handed_out(iterator, content, min(HELD, 2 + len(stretch.copies)))
+            watchers.swallowed.batches += 1
+            phases, host = self.phases, self.phases.host
+            host["data_wait"] = host.get("data_wait", 0.0) + began - phases.last
+            phases.last = perf_counter()
+            phases.guard += phases.last - began
+        except Exception as error:
+            self.failed("loader probe", error)
+        if watchers.on:
+            attempt(self, "watchers", watchers.fetched, iterator, sys._getframe())
+
     @fail_open("loader probe")
-    def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
-        """The loop has its next batch. A skipped step goes back to this RNG state."""
-        self.phases.mark("data_wait", time.perf_counter())
+    def _fetched(self, iterator: Any, content: object) -> None:
+        """A skipped step goes back to this RNG state."""
+        self.phases.mark("data_wait", perf_counter())
         stretch = self._stretches.now
         passes = self._window.losses.passes if stretch is None else len(stretch.copies)
         looks = self._investigation
@@ -182,10 +246,11 @@ class LoaderHooks(EnginePart):
         if ledger is None or ledger is not self._feed.ledger:
             ledger = self._feed.comes_from(iterator, looks)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
-        ledger.handed_out(iterator, expected or (0, -1), content, min(HELD, 2 + passes))
+        ledger.handed_out(iterator, content, min(HELD, 2 + passes))
         if self._watchers.on:
             attempt(self, "watchers", self._watchers.fetched, iterator, sys._getframe())
-        if self._training.bad_batches.unreadable:
+        reads = self._bad_batches.feeding
+        if reads is not None and reads.log.grown:
             attempt(self, "unreadable samples", self._write_unreadable)
         swallowed, recorder = self._watchers.swallowed, self._training.recorder
         if swallowed.batches and recorder is not None:
@@ -198,7 +263,7 @@ class LoaderHooks(EnginePart):
     def _write_unreadable(self) -> None:
         training, recorder = self._training, self._training.opened()
         if recorder is not None:
-            training.bad_batches.write_unreadable(recorder, training.iteration + 1)
+            self._bad_batches.write_unreadable(recorder, training.iteration + 1)
 
     @fail_open("loader probe")
     def fetch_fails(self, iterator: Any) -> None:

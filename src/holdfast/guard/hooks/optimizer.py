@@ -92,15 +92,8 @@ class OptimizerHooks(EnginePart):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """``optimizer.step`` is about to run; may hand back other arguments."""
-        if out_of_reach():
-            if not torch.compiler.is_compiling():
-                why = "optimizer.step is captured in a CUDA graph"
-                attempt(self, "guard", self._training.not_covered, "guarding", why)
-            return None
         closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
-        if closure is not None:
-            return self._with_closure(optimizer, closure, args, kwargs)
-        stretch = self._stretches.now
+        stretch = self._stretches.now if closure is None else None
         if stretch is not None:
             try:
                 if stretch.step_begins(optimizer):
@@ -111,6 +104,13 @@ class OptimizerHooks(EnginePart):
                     return None
             except Exception as error:
                 self.failed("stretch", error)
+        if out_of_reach():
+            why = "optimizer.step is captured in a CUDA graph"
+            attempt(self, "guard", self._training.not_covered, "guarding", why)
+            return None
+        if closure is not None:
+            return self._with_closure(optimizer, closure, args, kwargs)
+        if stretch is not None:
             self._leave_stretch()
         self._finite_loss.inside = False
         self._decide(optimizer)
