@@ -72,13 +72,16 @@ def test_a_long_wait_for_the_processor_is_no_stall_but_a_long_sleep_is():
 
 
 def test_a_look_without_a_symptom_waits_until_it_is_cheap():
-    times, orders = fed([0.002] * 43), ExamOrders()
+    times = fed([0.002] * 43)
 
-    def due(spent: float) -> str:
-        return orders.due(times, 43, fed=False, known=True, spent=spent)
+    def due(cost: float) -> str:
+        orders = ExamOrders()
+        orders.begins("reference")
+        orders.pay("reference", cost)
+        return orders.due(times, 43, fed=False, known=True)
 
-    assert times.own == times.seconds and due(0.04 * times.own) == ""
-    assert due(0.02 * times.own) == "look"
+    assert times.own == times.seconds and due(0.02 * times.own) == "", "two would be 4 %"
+    assert due(0.01 * times.own) == "look"
 
 
 def test_the_time_in_line_for_a_processor_is_read_or_nothing():
@@ -111,18 +114,38 @@ def test_time_in_line_for_a_processor_is_no_waiting_for_data():
     assert fed([0.004] * 43, waited=0.6, queued=[0.002] * 43).waits() > 0.5, "in every step"
 
 
-def test_a_dear_third_look_for_a_symptom_waits_and_a_cheap_one_does_not():
+def test_a_dear_second_look_for_a_symptom_waits_and_a_cheap_one_does_not():
     walls = [0.002 * (1 + i / 20) for i in range(83)]
 
-    def looks(each: float) -> int:
-        orders, made, times = ExamOrders(), 0, StepTimes()
+    def looks(each: float) -> list[int]:
+        orders, made, times = ExamOrders(), list[int](), StepTimes()
         for step, wall in enumerate(walls):
-            if times.add(step, wall, wall, 0.0):
-                spent = {"spent": made * each, "last": each}
-                made += orders.due(times, step, fed=False, known=True, **spent) == "slow"
+            if times.add(step, wall, wall, 0.0) and orders.due(
+                times, step, fed=False, known=True
+            ):
+                made.append(step)
+                orders.begins("slow")
+                orders.pay("slow", each)
         return made
 
-    assert looks(0.08) == 2 and looks(0.02) > 2
+    cheap, dear = looks(0.004), looks(0.02)
+    assert len(cheap) > 2 and dear[0] == cheap[0]
+    assert sum(walls[3 : dear[1] + 1]) >= 0.4 > sum(walls[3 : cheap[1] + 1]), "two are 10 %"
+
+
+def test_a_look_at_workers_waits_for_no_budget():
+    times = fed([0.01] * 43, waited=0.6)
+    orders = ExamOrders()
+    orders.begins("reference")
+    orders.pay("reference", 1.0)
+    asked = {"fed": True, "known": True}
+    assert orders.due(times, 43, **asked) == ""
+    assert orders.due(times, 43, **asked, workers=True) == "waits"
+
+
+def test_what_paid_for_looks_is_not_forgotten_with_the_loop():
+    times = StepTimes(fed([0.002] * 43).own)
+    assert times.own > 0.0 and not times.seconds
 
 
 @pytest.mark.parametrize(("wall", "asked"), [(0.0101, 0), (0.013, 1)])

@@ -61,8 +61,9 @@ def test_what_a_look_costs_counts_whole_but_not_what_a_stall_takes(
     exam = LineExam(purpose, time._lines, time._times)
     monkeypatch.setattr(exam, "step", lambda clock, frame: False)
     time._clock.busy = 5.0
+    time._orders.begins(purpose)
     time._examined(exam, None, None)
-    assert time._spent == counted
+    assert time._orders.spent == counted
 
 
 @pytest.mark.parametrize(("purpose", "most"), [("look", 8), ("stall", 48)])
