@@ -53,15 +53,15 @@ def findings(engine, code: str) -> list[Finding]:
     return [finding for finding in judge.findings if finding.code == code]
 
 
-@pytest.mark.parametrize(("purpose", "counted"), [("look", 5.0), ("stall", 0.0)])
-def test_what_a_look_costs_counts_whole_but_not_what_a_stall_takes(
-    watched, monkeypatch, purpose: str, counted: float
+@pytest.mark.parametrize(("extra", "counted"), [(2.0, 5.0), (0.5, 2.0)])
+def test_what_a_look_costs_is_the_trace_and_not_what_the_script_does_under_it(
+    watched, monkeypatch, extra: float, counted: float
 ) -> None:
     time = watched.state.watchers.time
-    exam = LineExam(purpose, time._lines, time._times)
+    exam = LineExam("stall", time._lines, time._times)
     monkeypatch.setattr(exam, "step", lambda clock, frame: False)
-    time._clock.busy = 5.0
-    time._orders.begins(purpose)
+    time._clock.busy, time._lines.extra = 5.0, extra
+    time._orders.begins("stall")
     time._examined(exam, None, None)
     assert time._orders.spent == counted
 

@@ -14,6 +14,7 @@ from typing import Any
 from ...config import Settings
 from ...probes.ranks import ranks
 from ...probes.step_record import StepRecord
+from ..aside import aside
 from ..training import Training
 from . import host_reads
 from .exam_orders import ExamOrders
@@ -25,9 +26,9 @@ from .profiles import Profile
 from .recompiles import Recompiles
 from .step_times import StepTimes
 
-# Times the processor time of a step that a trace may have added to one that stalls: where nearly
-# all is Python, such as an environment that an agent acts in, it takes up to five times as long.
-_SLOWER = 4.0
+# Times what the trace takes for as many lines where caches are warm. Whatever else makes a step under
+# it long is the script's own: a stall, an evaluation.
+_COLD = 4.0
 
 
 class TimeWatch:
@@ -142,15 +143,14 @@ class TimeWatch:
 
     def _examined(self, exam: LineExam | LoaderExam, record: StepRecord, frame: FrameType) -> None:
         if isinstance(exam, LineExam):
-            usual = self._times.typical_busy
-            more = max(0.0, self._clock.busy - usual)
-            # Of a step that stalls only a part is the trace's doing.
-            more = min(more, _SLOWER * usual) if exam.purpose == "stall" else more
-            self._orders.pay(exam.purpose, more)
-            if exam.step(self._clock, frame):
+            more = max(0.0, self._clock.busy - self._times.typical_busy)
+            over = exam.step(self._clock, frame)
+            self._orders.pay(exam.purpose, min(more, _COLD * self._lines.extra))
+            if over:
                 self._exam = None
                 began = thread_time()
-                self._looked_at_lines(exam, record)
+                with aside():
+                    self._looked_at_lines(exam, record)
                 self._orders.pay(exam.purpose, thread_time() - began)
         elif exam.late(self._clock.waited):
             self._exam = None
