@@ -130,6 +130,17 @@ def test_the_slow_line_of_a_dataset(watched, clock):
     assert finding.evidence["what"] == "dataset" and finding.evidence["share"] > 0.5
 
 
+def test_the_first_look_at_a_wait_is_what_later_ones_are_compared_with(watched, clock):
+    model, optimizer = parts(clock)
+    for _ in range(2):
+        for x in DataLoader(SlowRows(clock), batch_size=8):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    looks = [data["look"] for kind, _, data in watched.memory.events if kind == "line_times"]
+    assert looks[0] == "waits" and "reference" not in looks
+
+
 class KeptRows(SlowRows):
     """Makes each row once; or again and again, where nothing is kept."""
 
