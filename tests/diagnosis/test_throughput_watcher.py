@@ -132,7 +132,7 @@ def test_the_slow_line_of_a_dataset(watched, clock):
 
 def test_the_first_look_at_a_wait_is_what_later_ones_are_compared_with(watched, clock):
     model, optimizer = parts(clock)
-    for _ in range(2):
+    for _ in range(4):
         for x in DataLoader(SlowRows(clock), batch_size=8):
             model(x).sum().backward()
             optimizer.step()
