@@ -10,13 +10,15 @@ from .step_times import BLOCK, StepTimes
 _LOOK = 24
 _MORE = 4
 # Under a trace Python takes two to five times as long. Looks for symptoms, the next one with them, may
-# cost a tenth of a young run's time; seconds, and a share, of that of an older one; and so many seconds
-# in any. So cheap looks come at once, and of dear ones the second waits until it can pay. Without a
+# cost a tenth of a young run's time; seconds, and a share, of that of an older one; and so many
+# seconds in any: cheap ones come at once, dear ones wait until they can pay. The second look for a
+# symptom confirms the first, without which nobody is told, and may cost twice as much. Without a
 # symptom the share alone counts.
 _YOUNG = 0.1
-_SPENT = 0.1
+_SPENT = 0.14
 _SHARE = 0.03
 _FREE = 0.03
+_CONFIRMS = 2.0
 # Symptoms. Waits: share of the time, seconds in all.
 _WAITING = 0.25
 _WAITED = 0.08
@@ -80,8 +82,11 @@ class ExamOrders:
         return ""
 
     def _may(self, exam: str, times: StepTimes, *, free: bool = False) -> bool:
-        affordable = max(_FREE, min(_YOUNG * times.own, _SPENT + _SHARE * times.own))
-        fits = free or self._with_next(exam) <= affordable
+        young = _YOUNG * times.own
+        affordable = min(young, _SPENT + _SHARE * times.own)
+        if self._asked.get(exam, 0) == 1:
+            affordable = _CONFIRMS * young
+        fits = free or self._with_next(exam) <= max(_FREE, affordable)
         return fits and times.count >= self._again.get(exam, 0)
 
     def _with_next(self, exam: str) -> float:

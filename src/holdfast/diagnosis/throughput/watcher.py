@@ -28,7 +28,7 @@ from .step_times import StepTimes
 
 # Times what the trace takes for as many lines where caches are warm. Whatever else makes a step under
 # it long is the script's own: a stall, an evaluation.
-_COLD = 4.0
+_COLD = 2.5
 
 
 class TimeWatch:
