@@ -22,7 +22,7 @@ class Training(Protocol):
         ...
 
     def known_models(self) -> list[nn.Module]:
-        """Those of them that need no search among all live objects, which takes a tenth of a second."""
+        """Those of them that need no search among all live objects (a tenth of a second)."""
         ...
 
     def optimizers(self) -> list[tuple[Optimizer, Sequence[str]]]:

@@ -9,8 +9,8 @@ from .step_times import BLOCK, StepTimes
 # Steps until the lines are timed without a symptom, and how many times as many until the next.
 _LOOK = 24
 _MORE = 4
-# Under a trace Python takes two to five times as long. Looks for symptoms, the next one with them, may
-# cost a tenth of a young run's time; seconds, and a share, of that of an older one; and so many
+# Under a trace Python takes two to five times as long. Looks for symptoms, the next one with them,
+# may cost a tenth of a young run's time; seconds, and a share, of that of an older one; and so many
 # seconds in any: cheap ones come at once, dear ones wait until they can pay. The second look for a
 # symptom confirms the first, without which nobody is told, and may cost twice as much. Without a
 # symptom the share alone counts.

@@ -68,7 +68,8 @@ _ITERATORS = (
     *(type(one) for one in (iter([]), iter(()), iter({}), iter(set[int]()), iter(range(0)))),
     *(map, filter, zip, enumerate, reversed, types.GeneratorType),
 )
-_CONSTANTS = (torch.dtype, torch.device)
+# By class alone: whether something is a torch.device is asked in Python.
+_VALUES = SCALARS | {torch.dtype, torch.device}
 _DEPTH = 60
 _NODES = 2_000_000
 
@@ -147,7 +148,7 @@ class Taking:
 
     def take(self, value: Any, path: str) -> Node:
         """The node of a value."""
-        if type(value) in SCALARS or isinstance(value, _CONSTANTS):
+        if type(value) in _VALUES:
             return value
         if value in self._seen:
             return {KIND: "same", "p": self._seen.path(value)}
