@@ -134,14 +134,14 @@ def test_dear_looks_for_a_symptom_wait_and_cheap_ones_do_not():
     assert len(dear) < 3 or dear[2] >= 0.6, "three are 10 %"
 
 
-def test_a_look_at_workers_waits_for_no_budget():
-    times = fed([0.01] * 43, waited=0.6)
-    orders = ExamOrders()
+def test_the_first_look_for_a_symptom_and_one_at_workers_wait_for_no_budget():
+    orders, asked = ExamOrders(), {"fed": True, "known": True}
     orders.begins("reference")
     orders.pay("reference", 1.0)
-    asked = {"fed": True, "known": True}
-    assert orders.due(times, 43, **asked) == ""
-    assert orders.due(times, 43, **asked, workers=True) == "waits"
+    assert orders.due(fed([0.01] * 43, waited=0.6), 43, **asked) == "waits"
+    later = fed([0.01] * 75, waited=0.6)
+    assert orders.due(later, 75, **asked) == ""
+    assert orders.due(later, 75, **asked, workers=True) == "waits"
 
 
 def test_what_paid_for_looks_is_not_forgotten_with_the_loop():

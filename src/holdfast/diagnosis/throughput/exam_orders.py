@@ -9,11 +9,11 @@ from .step_times import BLOCK, StepTimes
 # Steps until the lines are timed without a symptom, and how many times as many until the next.
 _LOOK = 24
 _MORE = 4
-# Under a trace Python takes two to five times as long. Looks for symptoms, the next one with them,
-# may cost a tenth of a young run's time; seconds, and a share, of that of an older one; and so many
-# seconds in any: cheap ones come at once, dear ones wait until they can pay. The second look for a
-# symptom confirms the first, without which nobody is told, and may cost twice as much. Without a
-# symptom the share alone counts.
+# Under a trace Python takes two to five times as long. The first look for a symptom comes at once.
+# Further ones, all looks of the run with them, may cost a tenth of a young run's time; seconds, and
+# a share, of that of an older one; and so many seconds in any: cheap ones come at once too, dear
+# ones wait until they can pay. The second confirms the first, without which nobody is told, and may
+# cost twice as much. Without a symptom the share alone counts.
 _YOUNG = 0.1
 _SPENT = 0.14
 _SHARE = 0.03
@@ -82,11 +82,12 @@ class ExamOrders:
         return ""
 
     def _may(self, exam: str, times: StepTimes, *, free: bool = False) -> bool:
+        asked = self._asked.get(exam, 0)
         young = _YOUNG * times.own
         affordable = min(young, _SPENT + _SHARE * times.own)
-        if self._asked.get(exam, 0) == 1:
+        if asked == 1:
             affordable = _CONFIRMS * young
-        fits = free or self._with_next(exam) <= max(_FREE, affordable)
+        fits = free or not asked or self._with_next(exam) <= max(_FREE, affordable)
         return fits and times.count >= self._again.get(exam, 0)
 
     def _with_next(self, exam: str) -> float:
