@@ -300,6 +300,18 @@ def test_evaluation_with_a_graph(loop):
     assert loop.findings()[0].severity is Severity.WARNING
 
 
+def test_lines_of_an_evaluation_without_gradients_are_followed_up_to_its_first_batch(loop):
+    loop.watch.evaluation.begins(sys._getframe())
+    watch = loop.watch.evaluation._watch
+    loop.watch.evaluation.fetched()
+    before = watch.active
+    with torch.no_grad():
+        loop.watch.evaluation.fetched()
+    after = watch.active
+    loop.watch.evaluation.ends()
+    assert before and not after
+
+
 def test_an_attack_in_eval_mode_is_none(loop):
     for _ in range(4):
         loop.watch.evaluation.begins(sys._getframe())

@@ -72,13 +72,16 @@ def test_a_long_wait_for_the_processor_is_no_stall_but_a_long_sleep_is():
 
 
 def test_a_look_without_a_symptom_waits_until_it_is_cheap():
-    times, orders = fed([0.002] * 43), ExamOrders()
+    times = fed([0.002] * 43)
 
-    def due(spent: float) -> str:
-        return orders.due(times, 43, fed=False, known=True, spent=spent)
+    def due(cost: float) -> str:
+        orders = ExamOrders()
+        orders.begins("reference")
+        orders.pay("reference", cost)
+        return orders.due(times, 43, fed=False, known=True)
 
-    assert times.own == times.seconds and due(0.04 * times.own) == ""
-    assert due(0.02 * times.own) == "look"
+    assert times.own == times.seconds and due(0.02 * times.own) == "", "two would be 4 %"
+    assert due(0.01 * times.own) == "look"
 
 
 def test_the_time_in_line_for_a_processor_is_read_or_nothing():
@@ -111,18 +114,39 @@ def test_time_in_line_for_a_processor_is_no_waiting_for_data():
     assert fed([0.004] * 43, waited=0.6, queued=[0.002] * 43).waits() > 0.5, "in every step"
 
 
-def test_a_dear_third_look_for_a_symptom_waits_and_a_cheap_one_does_not():
-    walls = [0.002 * (1 + i / 20) for i in range(83)]
+def test_dear_looks_for_a_symptom_wait_and_cheap_ones_do_not():
+    walls = [0.002 * (1 + i / 20) for i in range(103)]
 
-    def looks(each: float) -> int:
-        orders, made, times = ExamOrders(), 0, StepTimes()
+    def looks(each: float) -> list[float]:
+        """Seconds of the run at which a look was made."""
+        orders, made, times = ExamOrders(), list[float](), StepTimes()
         for step, wall in enumerate(walls):
-            if times.add(step, wall, wall, 0.0):
-                spent = {"spent": made * each, "last": each}
-                made += orders.due(times, step, fed=False, known=True, **spent) == "slow"
+            full = times.add(step, wall, wall, 0.0)
+            if full and orders.due(times, step, fed=False, known=True) == "slow":
+                made.append(times.own)
+                orders.begins("slow")
+                orders.pay("slow", each)
         return made
 
-    assert looks(0.08) == 2 and looks(0.02) > 2
+    cheap, dear = looks(0.002), looks(0.02)
+    assert len(cheap) > len(dear) and dear[0] == cheap[0]
+    assert dear[1] >= 0.2 > cheap[1], "two are 20 %: the second confirms the first"
+    assert len(dear) < 3 or dear[2] >= 0.6, "three are 10 %"
+
+
+def test_the_first_look_for_a_symptom_and_one_at_workers_wait_for_no_budget():
+    orders, asked = ExamOrders(), {"fed": True, "known": True}
+    orders.begins("reference")
+    orders.pay("reference", 1.0)
+    assert orders.due(fed([0.01] * 43, waited=0.6), 43, **asked) == "waits"
+    later = fed([0.01] * 75, waited=0.6)
+    assert orders.due(later, 75, **asked) == ""
+    assert orders.due(later, 75, **asked, workers=True) == "waits"
+
+
+def test_what_paid_for_looks_is_not_forgotten_with_the_loop():
+    times = StepTimes(fed([0.002] * 43).own)
+    assert times.own > 0.0 and not times.seconds
 
 
 @pytest.mark.parametrize(("wall", "asked"), [(0.0101, 0), (0.013, 1)])

@@ -53,16 +53,17 @@ def findings(engine, code: str) -> list[Finding]:
     return [finding for finding in judge.findings if finding.code == code]
 
 
-@pytest.mark.parametrize(("purpose", "counted"), [("look", 5.0), ("stall", 0.0)])
-def test_what_a_look_costs_counts_whole_but_not_what_a_stall_takes(
-    watched, monkeypatch, purpose: str, counted: float
+@pytest.mark.parametrize(("extra", "counted"), [(2.0, 5.0), (0.5, 1.25)])
+def test_what_a_look_costs_is_the_trace_and_not_what_the_script_does_under_it(
+    watched, monkeypatch, extra: float, counted: float
 ) -> None:
     time = watched.state.watchers.time
-    exam = LineExam(purpose, time._lines, time._times)
+    exam = LineExam("stall", time._lines, time._times)
     monkeypatch.setattr(exam, "step", lambda clock, frame: False)
-    time._clock.busy = 5.0
+    time._clock.busy, time._lines.extra = 5.0, extra
+    time._orders.begins("stall")
     time._examined(exam, None, None)
-    assert time._spent == counted
+    assert time._orders.spent == counted
 
 
 @pytest.mark.parametrize(("purpose", "most"), [("look", 8), ("stall", 48)])
@@ -127,6 +128,17 @@ def test_the_slow_line_of_a_dataset(watched, clock):
     (finding,) = findings(watched, "TPT001")
     assert finding.line == here(SlowRows, "# slow")
     assert finding.evidence["what"] == "dataset" and finding.evidence["share"] > 0.5
+
+
+def test_the_first_look_at_a_wait_is_what_later_ones_are_compared_with(watched, clock):
+    model, optimizer = parts(clock)
+    for _ in range(4):
+        for x in DataLoader(SlowRows(clock), batch_size=8):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    looks = [data["look"] for kind, _, data in watched.memory.events if kind == "line_times"]
+    assert looks[0] == "waits" and "reference" not in looks
 
 
 class KeptRows(SlowRows):

@@ -50,3 +50,12 @@ def test_what_no_module_can_hold_is_not_searched_for(searches: list[int]) -> Non
     assert registry.models_of([temperature]) == [] and not searches
     assert registry.models_of([temperature, *model.parameters()]) == [model]
     assert len(searches) == 1
+
+
+def test_models_that_are_known_are_found_without_a_search(searches: list[int]) -> None:
+    registry = OptimizerRegistry(Settings(), Policy.of(Settings()))
+    model = nn.Linear(2, 2)
+    registry.models_of([*model.parameters()])
+    searches.clear()
+    parameters = [*model.parameters(), nn.Parameter(torch.zeros(2))]
+    assert registry.known_models_of(parameters) == [model] and not searches

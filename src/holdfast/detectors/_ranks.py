@@ -82,7 +82,8 @@ class Lane:
     def look(self) -> Look | None:
         """The lines of an ordinary step, as they were timed last."""
         looks = [look for event in self.events_of("line_times") if (look := read_look(event))]
-        ordinary = [look for look in looks if look.purpose in ("reference", "look")]
+        kinds = ("reference", "look", "waits")
+        ordinary = [look for look in looks if look.purpose in kinds and not look.rare]
         return ordinary[-1] if ordinary else None
 
     def made(self, what: str) -> Origin:

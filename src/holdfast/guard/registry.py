@@ -92,6 +92,10 @@ class OptimizerRegistry:
             self._loose = {id(one): weakref.ref(one) for one in _without(parameters, roots)}
         return roots
 
+    def known_models_of(self, parameters: Sequence[Tensor]) -> list[nn.Module]:
+        """Those of them that were found before."""
+        return roots_of(parameters, self._models)
+
     def _is_loose(self, parameter: Tensor) -> bool:
         # Modules register nothing else: a search, tens of milliseconds, would find nothing.
         if not isinstance(parameter, nn.Parameter):

@@ -172,6 +172,10 @@ class GuardedTraining:
         """The models behind all optimizers."""
         return self.registry.models_of(self.parameters())
 
+    def known_models(self) -> list[nn.Module]:
+        """Those of them that need no search among all live objects."""
+        return self.registry.known_models_of(self.parameters())
+
     def parameters(self) -> list[nn.Parameter]:
         """What all optimizers hold."""
         return [p for optimizer, _ in self.guards() for p in parameters_of(optimizer)]

@@ -23,6 +23,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ..checkpoint.loader_pass import Beginning
 from ..checkpoint.training_state import TrainingState
+from ..diagnosis.aside import aside
 from ..diagnosis.source.files import from_here
 from ..diagnosis.source.place import frames_from, user_line
 from .passes import Open, Passes
@@ -77,7 +78,8 @@ class ScriptResume:
     def begins(self, loader: Any, steps: int, frame: FrameType) -> tuple[Any, bool]:
         """A pass over a loader is about to begin: what to remember of it until ``began``."""
         beginning = Beginning(loader)
-        nested = self._passes.begins(steps, frame)
+        with aside():
+            nested = self._passes.begins(steps, frame)
         if self._between is not None and not nested:
             self._between.remove()
             self._between = None
@@ -112,8 +114,9 @@ class ScriptResume:
         if one is None:
             return
         kept = steps and not one.nested and self._passes.broken is None
-        known = Known.of(self._state().models) if kept else Known()
-        self._passes.ends(one, known, steps, frame)
+        with aside():
+            known = Known.of(self._state().models) if kept else Known()
+            self._passes.ends(one, known, steps, frame)
         if kept and self._between is None and self._passes.broken is None:
             # What a model says after a pass cannot be said again without its weights.
             self._between = register_module_forward_pre_hook(self._called)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from ..aside import aside
 from .graphs import number_of, reach
 from .holders import CACHED, Held, walk
 from .sizes import Weight, newest, oldest
@@ -102,12 +103,13 @@ class Census:
     def look(self, frame: FrameType | None, step: int) -> None:
         """Note the sizes of everything in reach."""
         began = perf_counter()
-        self.found = walk(frame)
         look = _Look(step)
-        for held in self.found:
-            if not isinstance(held.value, tuple) or held.how != "item":
-                look.sizes[held.identity] = _reading(held.value)
-        look.ages = self._reaching_back()
+        with aside():
+            self.found = walk(frame)
+            for held in self.found:
+                if not isinstance(held.value, tuple) or held.how != "item":
+                    look.sizes[held.identity] = _reading(held.value)
+            look.ages = self._reaching_back()
         self._looks.append(look)
         self.seconds = perf_counter() - began
 

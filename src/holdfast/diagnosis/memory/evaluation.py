@@ -149,6 +149,8 @@ class Evaluation:
         """A loop over data has its next batch."""
         if self._window is not None:
             self._window.batches += 1
+            if self._watch is not None and not torch.is_grad_enabled():
+                self._watch.pause()  # no line of this loop builds a graph
 
     def differentiates(self) -> None:
         """Somebody asks for gradients: the graphs are wanted."""

@@ -9,14 +9,16 @@ from .step_times import BLOCK, StepTimes
 # Steps until the lines are timed without a symptom, and how many times as many until the next.
 _LOOK = 24
 _MORE = 4
-# Looks for one symptom that are always made; seconds, and a share of the run's time, that all
-# looks together may cost beyond them. Without a symptom the share alone counts: under a trace
-# Python takes two to five times as long, and a run of a second affords one look. A second one for a
-# symptom confirms the first and comes at once; where they are dear, a third one waits until the run
-# has lasted.
-_FREE = 2
-_SPENT = 0.1
+# Under a trace Python takes two to five times as long. The first look for a symptom comes at once.
+# Further ones, all looks of the run with them, may cost a tenth of a young run's time; seconds, and
+# a share, of that of an older one; and so many seconds in any: cheap ones come at once too, dear
+# ones wait until they can pay. The second confirms the first, without which nobody is told, and may
+# cost twice as much. Without a symptom the share alone counts.
+_YOUNG = 0.1
+_SPENT = 0.14
 _SHARE = 0.03
+_FREE = 0.03
+_CONFIRMS = 2.0
 # Symptoms. Waits: share of the time, seconds in all.
 _WAITING = 0.25
 _WAITED = 0.08
@@ -38,6 +40,10 @@ class ExamOrders:
     def __init__(self) -> None:
         self.foreseen = 0
         """The step after which the next stall is expected; 0 for none."""
+        self.spent = 0.0
+        """Seconds of the processor that exams have cost so far."""
+        self._costs: dict[str, float] = {}
+        """Those of the last exam of each kind, the first kind first."""
         self._asked: dict[str, int] = {}
         self._again: dict[str, int] = {}
         self._next_look = _LOOK
@@ -49,8 +55,7 @@ class ExamOrders:
         *,
         fed: bool,
         known: bool,
-        spent: float,
-        last: float = 0.0,
+        workers: bool = False,
     ) -> str:
         """The exam to make now; "" for none.
 
@@ -59,28 +64,45 @@ class ExamOrders:
             step: the last one.
             fed: the loop asks a loader for its batches.
             known: the lines of the first steps have been timed.
-            spent: seconds of the processor that exams have cost so far.
-            last: those of the last one; the next will cost about as many.
+            workers: the loader has some: a look at them follows no lines.
         """
         waits = times.waits() >= _WAITING and times.waited >= _WAITED
-        if waits and fed and self._may("waits", times, spent + last):
+        if waits and fed and self._may("waits", times, free=workers):
             return self.order("waits", times)
         if not known:
             return "reference"
-        if times.slower(_SLOWER, _SLOWER_BY) and self._may("slow", times, spent + last):
+        if times.slower(_SLOWER, _SLOWER_BY) and self._may("slow", times):
             return self.order("slow", times)
-        if _stalls(times, step) and self._may("stall", times, spent + last):
+        if _stalls(times, step) and self._may("stall", times):
             self.foreseen = _next_stall(times, step)
             return "" if self.foreseen else self.order("stall", times)
-        if times.count >= self._next_look and spent <= _SHARE * times.own:
+        if times.count >= self._next_look and self._with_next("look") <= _SHARE * times.own:
             self._next_look = max(self._next_look, times.count) * _MORE
             return "look"
         return ""
 
-    def _may(self, exam: str, times: StepTimes, spent: float) -> bool:
-        if self._asked.get(exam, 0) >= _FREE and spent > _SPENT + _SHARE * times.own:
-            return False
-        return times.count >= self._again.get(exam, 0)
+    def _may(self, exam: str, times: StepTimes, *, free: bool = False) -> bool:
+        asked = self._asked.get(exam, 0)
+        young = _YOUNG * times.own
+        affordable = min(young, _SPENT + _SHARE * times.own)
+        if asked == 1:
+            affordable = _CONFIRMS * young
+        fits = free or not asked or self._with_next(exam) <= max(_FREE, affordable)
+        return fits and times.count >= self._again.get(exam, 0)
+
+    def _with_next(self, exam: str) -> float:
+        """What exams will have cost after this one: as much as the last like it, or the first."""
+        first = next(iter(self._costs.values()), 0.0)
+        return self.spent + self._costs.get(exam, first)
+
+    def begins(self, exam: str) -> None:
+        """An exam is made from the next step on."""
+        self._costs[exam] = 0.0
+
+    def pay(self, exam: str, seconds: float) -> None:
+        """It has cost so much more of the processor's time."""
+        self.spent += seconds
+        self._costs[exam] += seconds
 
     def order(self, exam: str, times: StepTimes) -> str:
         """Note that an exam is made now; the next one for the same symptom is due later."""

@@ -107,6 +107,11 @@ class LineExam:
         return enough or sum(walls) > _LONGEST
 
     @property
+    def ordinary(self) -> bool:
+        """Whether it looks at steps like most others."""
+        return self.purpose in ("reference", "look", "waits") and not self.rare
+
+    @property
     def home(self) -> Spot | None:
         """Where steps are taken at several lines: the one at which the fewest are, once a turn."""
         places = set(self._ends)
@@ -115,7 +120,7 @@ class LineExam:
     def measure(self, parameters: int, models: Callable[[], Iterable[nn.Module]]) -> Profile | None:
         """A step of the kind that was looked for; None where there were too few.
 
-        ``models`` may have to search all live objects: it is asked only for what needs it.
+        ``models`` are those whose hooks are counted: a step is slower with each.
         """
         times = self._times
         chosen = [i for i, wall in enumerate(self._walls) if wall < math.inf]
@@ -131,8 +136,8 @@ class LineExam:
         if len(others) > 1:
             chosen = others
         self.profile = profile = self._lines.profile(chosen or None, times.middle)
-        if self.purpose in ("reference", "slow"):
-            if len(chosen) < 2:
+        if self.purpose in ("reference", "waits", "slow"):
+            if len(chosen) < 2 and self.purpose != "waits":
                 return None
             profile.counts = {
                 "parameters": parameters,

@@ -36,6 +36,8 @@ class LineTimes:
 
     def __init__(self) -> None:
         self.tree = LineTree()
+        self.extra = 0.0
+        """About the seconds that the trace has added to the last step, where caches are warm."""
         self._steps: list[_Step] = []
 
     @property
@@ -56,6 +58,7 @@ class LineTimes:
         self._steps.append(_Step(spent, inputs, seconds))
         cost = costs()
         extra = sum(line.hits * cost.wall + line.calls * cost.call for line in spent.values())
+        self.extra = extra
         return max(seconds, wall - extra) if wall else 0.0
 
     def stop(self, frame: FrameType | None = None) -> None:

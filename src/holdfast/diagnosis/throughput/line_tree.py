@@ -61,7 +61,7 @@ class Node:
         self.seconds = 0.0
         self.hits = 0
         self.calls = 0
-        """Calls into libraries."""
+        """Calls into what is not followed: libraries, and code that was followed enough."""
 
 
 class Spent(NamedTuple):
@@ -185,6 +185,7 @@ class LineTree:
             entered = self._entered[code] = self._entered.get(code, 0) + 1
             if passed > _LINES and passed < _LONG * entered:
                 # Called again and again: its time is that of the line that calls it.
+                node.calls += 1
                 self._rested()
                 return None
             self._passed[code] = passed + 1

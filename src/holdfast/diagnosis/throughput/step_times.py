@@ -45,15 +45,19 @@ class Stall:
 
 
 class StepTimes:
-    """The steps of one loop."""
+    """The steps of one loop.
 
-    def __init__(self) -> None:
+    Args:
+        own: seconds of the run before it.
+    """
+
+    def __init__(self, own: float = 0.0) -> None:
         self.count = 0
         self.seconds = 0.0
         self.waited = 0.0
         """All steps but the first ones, the beginning of epochs and those under an exam."""
-        self.own = 0.0
-        """Of ``seconds`` those in which no other process had the processor."""
+        self.own = own
+        """Of the run's seconds those in which no other process had the processor."""
         self.blocks: deque[Block] = deque(maxlen=_KEPT)
         self.stalls: deque[Stall] = deque(maxlen=64)
         self.limit = float("inf")

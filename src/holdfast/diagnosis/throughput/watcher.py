@@ -14,6 +14,7 @@ from typing import Any
 from ...config import Settings
 from ...probes.ranks import ranks
 from ...probes.step_record import StepRecord
+from ..aside import aside
 from ..training import Training
 from . import host_reads
 from .exam_orders import ExamOrders
@@ -25,9 +26,9 @@ from .profiles import Profile
 from .recompiles import Recompiles
 from .step_times import StepTimes
 
-# Times the processor time of a step that a trace may have added to one that stalls: where nearly
-# all is Python, such as an environment that an agent acts in, it takes up to five times as long.
-_SLOWER = 4.0
+# Times what the trace takes for as many lines where caches are warm (2.1 measured). Whatever else
+# makes a step under it long is the script's own: a stall, an evaluation.
+_COLD = 2.5
 
 
 class TimeWatch:
@@ -48,10 +49,6 @@ class TimeWatch:
         self._reading = False
         """Reads of tensors are being counted."""
         self._reference: Profile | None = None
-        self._spent = 0.0
-        """Processor time that exams of lines have cost."""
-        self._last = 0.0
-        """That of the last one, or of the one at work."""
 
     # ------------------------------------------------------------------ moments
 
@@ -119,14 +116,15 @@ class TimeWatch:
             self._order(self._orders.order("stall", self._times), foreseen=True)
         elif full:
             fed, known = self._feed.used, self._reference is not None
-            spent = {"spent": self._spent, "last": self._last}
-            if exam := self._orders.due(self._times, clock.step, fed=fed, known=known, **spent):
+            workers = self._feed.workers > 0
+            due = self._orders.due
+            if exam := due(self._times, clock.step, fed=fed, known=known, workers=workers):
                 self._order(exam)
 
     def _new_stage(self, optimizer: int) -> None:
         """Another optimizer is at work, or a turn is another one: nothing is known of its steps."""
         self._optimizer = optimizer
-        self._times = StepTimes()
+        self._times = StepTimes(self._times.own)
         self._reference = None
         if self._exam is not None:
             self._lines.stop()
@@ -139,40 +137,38 @@ class TimeWatch:
             self._exam = LoaderExam(self._times, fetch=self._may_fetch)
         else:
             self._ordered = LineExam(purpose, self._lines, self._times, foreseen=foreseen)
-            self._last = 0.0
+            self._orders.begins(purpose)
 
     # ------------------------------------------------------------------ what was measured
 
     def _examined(self, exam: LineExam | LoaderExam, record: StepRecord, frame: FrameType) -> None:
         if isinstance(exam, LineExam):
-            usual = self._times.typical_busy
-            more = max(0.0, self._clock.busy - usual)
-            # Of a step that stalls only a part is the trace's doing.
-            self._pay(min(more, _SLOWER * usual) if exam.purpose == "stall" else more)
-            if exam.step(self._clock, frame):
+            more = max(0.0, self._clock.busy - self._times.typical_busy)
+            over = exam.step(self._clock, frame)
+            self._orders.pay(exam.purpose, min(more, _COLD * self._lines.extra))
+            if over:
                 self._exam = None
                 began = thread_time()
-                self._looked_at_lines(exam, record)
-                self._pay(thread_time() - began)
+                with aside():
+                    self._looked_at_lines(exam, record)
+                self._orders.pay(exam.purpose, thread_time() - began)
         elif exam.late(self._clock.waited):
             self._exam = None
             if self._feed.source is not None and ranks() == 1:
                 self._training.record("loader_times", exam.look(self._feed, self._lines))
-
-    def _pay(self, seconds: float) -> None:
-        self._spent += seconds
-        self._last += seconds
 
     def _looked_at_lines(self, exam: LineExam, record: StepRecord) -> None:
         if self._clock.home is None and exam.home is not None:
             self._new_stage(record.opt)
             self._clock.home = exam.home
             return
-        now = exam.measure(len(record.positions), self._training.models)
+        now = exam.measure(len(record.positions), self._training.known_models)
         if now is not None:
             data = exam.data(now, self._reference, self._feed)
             self._training.record("line_times", data | {"ranks": ranks()})
-        if exam.purpose == "reference":
+        # The first look shows ordinary steps, whatever has ordered it: one more would say no more.
+        first = self._reference is None and exam.ordinary
+        if first:
             self._reference = now
-        if exam.purpose in ("reference", "look"):
+        if first or exam.purpose == "look":
             self._reading = host_reads.begin(exam.profile, exam.turn)

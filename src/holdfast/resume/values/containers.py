@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .baseline import Comparing
@@ -67,24 +67,36 @@ class Containers:
         large = self._large(value, path)
         if large is not None:
             return large
-        pairs: list[Node] = []
-        for number, (key, one) in enumerate(value.items()):
-            if type(key) in SCALARS:
-                pairs.append([key, take(one, f"{path}[{key!r}]")])
-            else:
-                where = f"{path}[key {number}]"
-                pairs.append([take(key, where), take(one, f"{path}[{number}]")])
-        node: Node = {KIND: "dict", "t": type(value).__name__, "v": pairs}
+        node: Node = {KIND: "dict", "t": type(value).__name__, "v": _pairs(value, path, take)}
         if isinstance(value, collections.defaultdict):
             factory = value.default_factory
             node["f"] = getattr(factory, "__name__", "") if factory in (int, float, list) else ""
         return node
 
 
+def _pairs(values: Any, path: str, take: Take) -> list[Node]:
+    # The rows of a table are thousands of these: no path is written for what needs none.
+    if _plain(values) and _plain(values.values()):
+        return list(map(list, values.items()))
+    pairs: list[Node] = []
+    for number, (key, one) in enumerate(values.items()):
+        if type(key) in SCALARS:
+            pairs.append([key, take(one, f"{path}[{key!r}]")])
+        else:
+            where = f"{path}[key {number}]"
+            pairs.append([take(key, where), take(one, f"{path}[{number}]")])
+    return pairs
+
+
 def _items(values: Any, path: str, take: Take) -> list[Node]:
-    if all(type(one) in SCALARS for one in values):
+    if _plain(values):
         return list(values)
     return [take(one, f"{path}[{i}]") for i, one in enumerate(values)]
+
+
+def _plain(values: Iterable[Any]) -> bool:
+    """Whether all of them are their own nodes."""
+    return SCALARS.issuperset(map(type, values))
 
 
 def _exactly(*kinds: type) -> Any:

@@ -68,9 +68,13 @@ _ITERATORS = (
     *(type(one) for one in (iter([]), iter(()), iter({}), iter(set[int]()), iter(range(0)))),
     *(map, filter, zip, enumerate, reversed, types.GeneratorType),
 )
-_CONSTANTS = (torch.dtype, torch.device)
+# By class alone: whether something is a torch.device is asked in Python.
+_VALUES = SCALARS | {torch.dtype, torch.device}
 _DEPTH = 60
 _NODES = 2_000_000
+
+_TakeWith = Callable[[Any, str, Take], Node]
+"""The same of what holds others, which are taken by the last argument."""
 
 
 class Taking:
@@ -108,18 +112,16 @@ class Taking:
         containers = Containers(changes, comparing, seen, inside=inside)
         self._running = {id(frame) for frame in running}
         # The first row that fits counts.
-        self._leaves: tuple[tuple[Any, Take], ...] = (
-            (_NAMED, lambda value, path: ref(value)),
-            (Tensor, tensors.tensor),
-            (np.ndarray, tensors.array),
-            (np.generic, tensors.number),
-            (plain.CLASSES, plain.take),
-            (torch.amp.GradScaler, objects.scaler),
-            (generators.CLASSES, objects.generator),
-            (io.IOBase, _file),
-            (_ITERATORS, _iterator),
-        )
-        self._holders: tuple[tuple[Any, Callable[[Any, str, Take], Node]], ...] = (
+        self._rows: tuple[tuple[Any, _TakeWith], ...] = (
+            (_NAMED, _named),
+            (Tensor, _leaf(tensors.tensor)),
+            (np.ndarray, _leaf(tensors.array)),
+            (np.generic, _leaf(tensors.number)),
+            (plain.CLASSES, _leaf(plain.take)),
+            (torch.amp.GradScaler, _leaf(objects.scaler)),
+            (generators.CLASSES, _leaf(objects.generator)),
+            (io.IOBase, _leaf(_file)),
+            (_ITERATORS, _leaf(_iterator)),
             (nn.Module, objects.module),
             (types.FunctionType, objects.function),
             (types.MethodType, objects.method),
@@ -134,6 +136,8 @@ class Taking:
             ((list, dict), objects.derived),
             (type, objects.class_of_user),
         )
+        self._row_of: dict[type, _TakeWith] = {}
+        """By class: data is thousands of objects of a few."""
         self._depth = 0
         self._nodes = 0
 
@@ -144,7 +148,7 @@ class Taking:
 
     def take(self, value: Any, path: str) -> Node:
         """The node of a value."""
-        if type(value) in SCALARS or isinstance(value, _CONSTANTS):
+        if type(value) in _VALUES:
             return value
         if value in self._seen:
             return {KIND: "same", "p": self._seen.path(value)}
@@ -160,12 +164,13 @@ class Taking:
     def _take(self, value: Any, path: str) -> Node:
         if isinstance(value, types.GeneratorType) and id(value.gi_frame) in self._running:
             return ref(value)
-        for kinds, take in self._leaves:
+        row = self._row_of.get(type(value))
+        if row is not None:
+            return row(value, path, self.take)
+        for kinds, row in self._rows:
             if isinstance(value, kinds):
-                return take(value, path)
-        for kinds, take_with in self._holders:
-            if isinstance(value, kinds):
-                return take_with(value, path, self.take)
+                self._row_of[type(value)] = row
+                return row(value, path, self.take)
         if callable(value) and not hasattr(value, "__dict__"):
             return ref(value)
         module = str(getattr(type(value), "__module__", ""))
@@ -174,6 +179,15 @@ class Taking:
         if module.split(".")[0] == "itertools" or hasattr(type(value), "__next__"):
             return _iterator(value, path)
         return self._objects.other(value, path, self.take)
+
+
+def _leaf(take: Take) -> _TakeWith:
+    """Of what holds no others."""
+    return lambda value, path, _: take(value, path)
+
+
+def _named(value: Any, path: str, take: Take) -> Node:
+    return ref(value)
 
 
 def _file(value: Any, path: str) -> Node:
