@@ -67,7 +67,8 @@ class Turn(NamedTuple):
     passes: int
     """How many losses a step is about."""
     dtype: torch.dtype
-    """Theirs."""
+    index: int
+    """Their device."""
 
 
 class Noted(NamedTuple):
@@ -101,8 +102,8 @@ class Stretch:
     """
 
     __slots__ = (
-        *("_buffers", "_comparability", "_early", "_feed", "_groups", "_index", "_loss"),
-        *("_most", "_parameters", "_phases", "_repeat", "_scaling", "_sealed", "_trusted"),
+        *("_buffers", "_comparability", "_early", "_feed", "_groups", "_loss", "_most"),
+        *("_parameters", "_phases", "_repeat", "_scaling", "_trusted"),
         *("armed", "copies", "last", "next", "noted", "root", "turn"),
     )
 
@@ -132,15 +133,14 @@ class Stretch:
         # The groups and the parameters of each, which are lists of the script's.
         self._groups = groups, list(map(_params_of, groups))
         self._parameters: Sequence[Tensor] = parameters_of(optimizer)
-        self._index = self._parameters[0].get_device()
         self._repeat, self._buffers, self._scaling = repeat, buffers, scaling
         self._feed, self._phases, self._comparability = feed, phases, comparability
         self._trusted = comparability.may_skip
-        self._sealed: list[int] | None = None
         self.armed: tuple[Landing, Flags, Tensor | None] | None = None
         """While a step is at work: where its row will be, the flags, what a scaler has found."""
-        # Where the script clips: what was launched before that, and how it has left the gradients.
-        self._early: tuple[Landing, Flags, Tensor, Any] | None = None
+        # Where the script clips: what was launched before that, how it has left the gradients, and
+        # how often buffers were written by then.
+        self._early: tuple[Landing, Flags, Tensor, Any, list[int]] | None = None
         self.last: list[Tensor] = []
         """The losses of the step before the next one of this optimizer."""
 
@@ -206,7 +206,8 @@ class Stretch:
         """Decide about a step; False where it is not like the one before."""
         began = perf_counter()
         (groups, lists), plan, scaling = self._groups, self.turn.plan, self._scaling
-        if stream_of(self._index) and capturing(self._index):
+        index = self.turn.index
+        if stream_of(index) and capturing(index):
             return False  # nothing of ours may run there
         if len(self.copies) != len(self.turn.ready) or plan.optimizer() is not optimizer:
             return False
@@ -221,7 +222,8 @@ class Stretch:
             return False
         self._parameters = parameters
         # Of one that begins to move there may be no copy.
-        if self._buffers.any and not self._buffers.same(self._sealed):
+        sealed = None if self._early is None else self._early[4]
+        if self._buffers.any and not self._buffers.same(sealed):
             return False
         if self._comparability.may_skip is not self._trusted or ranks() > 1:
             return False
@@ -234,14 +236,14 @@ class Stretch:
                 return False
         elif (
             type(found) is not Tensor
-            or found.get_device() != self._index
+            or found.get_device() != index
             or (own.get("grad_scale") is not None) is not plan.still_scaled
         ):
             return False
         if not plan.clips:
             launched = self._launch(found)
         elif self._early is not None and self._early[3] == state_of(list(map(grad_of, parameters))):
-            launched, self._early = self._early, None
+            launched, self._early = self._early[:4], None
         else:
             return False
         if launched is None:
@@ -301,14 +303,15 @@ class Stretch:
             if told is None or told[0] is not self._repeat.scale:
                 return False
             found = told[1]
-        self._early = self._launch(found)
-        self._sealed = self._buffers.seal()
-        return self._early is not None
+        launched = self._launch(found)
+        self._early = None if launched is None else (*launched, self._buffers.seal())
+        return launched is not None
 
     def clip_ends(self) -> None:
         """Clipping is over: nobody may touch the gradients from here on."""
         if self._early is not None:
-            self._early = *self._early[:3], state_of(self._early[3])
+            landing, flags, united, grads, sealed = self._early
+            self._early = landing, flags, united, state_of(grads), sealed
 
     def step_ends(self, optimizer: Any, step: int) -> bool:
         """The step is over: note it; True while there may be another one."""

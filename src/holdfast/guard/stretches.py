@@ -154,7 +154,7 @@ class Stretches:
             ready = _unwritten(losses)
         if len(ready) != passes or len({one[:2] for one in ready}) != 1:
             return None
-        return Turn(plan, ready, places, passes, ready[0][0])
+        return Turn(plan, ready, places, passes, *ready[0][:2])
 
     def _left(self, turns: Sequence[Turn]) -> int:
         """How many iterations there are until something is due."""
