@@ -299,8 +299,9 @@ class SteadyBuffers:
         self.any = bool(buffers)
         self.moving = bool(measured) or settling is not None
         """Whether a step of theirs has a second flag."""
-        self._holders, self._keys = [b.holder for b in buffers], [b.key for b in buffers]
-        self._tensors = [b.tensor for b in buffers]
+        alive = [(b.holder, b.key) for b in buffers if b.holder is not None]
+        self._holders, self._keys = [holder for holder, _ in alive], [key for _, key in alive]
+        self._tensors = [holder.get(key) for holder, key in alive]
         present = [t for t in self._tensors if t is not None]
         self._present, self._addresses = present, list(map(Tensor.data_ptr, present))
         self._counted = [t for t in present if not t.is_inference()]
@@ -316,7 +317,7 @@ class SteadyBuffers:
 
         With what ``seal`` has said: whether all of them are unwritten since then.
         """
-        now = map(dict.get, self._holders, self._keys)
+        now = map(_in_holder, self._holders, self._keys)
         asked, counts = self._still, self._versions
         if sealed is not None:
             asked, counts = self._counted, sealed
@@ -327,6 +328,7 @@ class SteadyBuffers:
         )
 
 
+_in_holder: Callable[[dict[str, Tensor | None], str], Tensor | None] = dict.get
 _count_of: Callable[[Tensor], int] = operator.attrgetter("_version")
 
 

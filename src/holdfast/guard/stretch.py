@@ -67,8 +67,8 @@ class Turn(NamedTuple):
     passes: int
     """How many losses a step is about."""
     dtype: torch.dtype
-    index: int
-    """Their device."""
+    device: int
+    """The number of theirs."""
 
 
 class Noted(NamedTuple):
@@ -206,7 +206,7 @@ class Stretch:
         """Decide about a step; False where it is not like the one before."""
         began = perf_counter()
         (groups, lists), plan, scaling = self._groups, self.turn.plan, self._scaling
-        index = self.turn.index
+        index = self.turn.device
         if stream_of(index) and capturing(index):
             return False  # nothing of ours may run there
         if len(self.copies) != len(self.turn.ready) or plan.optimizer() is not optimizer:

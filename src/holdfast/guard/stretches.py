@@ -154,7 +154,8 @@ class Stretches:
             ready = _unwritten(losses)
         if len(ready) != passes or len({one[:2] for one in ready}) != 1:
             return None
-        return Turn(plan, ready, places, passes, *ready[0][:2])
+        dtype, device = ready[0][:2]
+        return Turn(plan, ready, places, passes, dtype, device)
 
     def _left(self, turns: Sequence[Turn]) -> int:
         """How many iterations there are until something is due."""

@@ -6,7 +6,7 @@ classes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,7 @@ class TextHead(nn.Module):
             found = self._scored(wide_ND, target_N, smoothing)
         else:
             pairs = zip(wide_ND.split(some), target_N.split(some), strict=True)
-            how = {"use_reentrant": False, "preserve_rng_state": False}
+            how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
             found = torch.cat([checkpoint(self._scored, *one, smoothing, **how) for one in pairs])
         return found.view(*target_BT.shape, 2)
 
