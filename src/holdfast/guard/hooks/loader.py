@@ -129,9 +129,8 @@ class LoaderHooks(EnginePart):
             if goes_on and script.on:
                 goes_on = script.asks_again(iterator, training.iteration + 1)
             if goes_on:
-                if ledger is not None and hasattr(
-                    iterator, "_rcvd_idx"
-                ):  # without workers nothing is under way
+                # Without workers nothing is under way.
+                if ledger is not None and hasattr(iterator, "_rcvd_idx"):
                     ledger.expects(iterator)
                 phases = self.phases
                 phases.last = perf_counter()
