@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,11 +17,28 @@ from .optimizer_guard import OptimizerGuard
 from .step_writer import StepWriter
 from .stretch import Noted, Stretch
 
-_Arrived = tuple[
-    Stretch, list[float], list[float], list[list[float]], np.ndarray, dict[str, float], bool
-]
-"""Of one optimizer: squares of norms, the other numbers, all of them, what rows have in common, and
-whether they may be ordinary."""
+
+class _Arrived(NamedTuple):
+    """The numbers of all steps of one optimizer."""
+
+    stretch: Stretch
+    values: np.ndarray
+    squares: list[float]
+    """Of norms."""
+    buffers: list[float]
+    """Not finite where a buffer is not."""
+    told: list[list[float]]
+    """Loss, answer and extras."""
+    ordinary: dict[str, float]
+    """What ordinary rows have in common."""
+    may: bool
+    """Whether there may be such."""
+
+    def usual(self, row: int) -> bool:
+        """Whether a step is an ordinary one."""
+        loss, outlier = self.told[row][0], self.told[row][5]
+        finite = self.squares[row] < INF and self.buffers[row] < INF and -INF < loss < INF
+        return self.may and finite and outlier == 0.0
 
 
 class StretchRows:
@@ -61,39 +79,36 @@ class StretchRows:
         parts, writer = len(ring), self._writer
         if len(so_far) < min(parts, len(ring[0].noted)):
             return
-        of_each: list[_Arrived] = []
-        for part, values in zip(ring, so_far, strict=False):
-            plan, guard, layout = part.turn.plan, part.turn.plan.guard, part.layout
-            squares = values[:, : layout.buffers_at].sum(1).tolist()
-            spoilt = values[:, layout.buffers_at : layout.blocks].sum(1).tolist()
-            told = values[:, layout.blocks :].tolist()
-            may = not (plan.still_scaled or guard.notes or writer.scaler.policy is not None)
-            of_each.append((part, squares, spoilt, told, values, _ordinary(part), may))
+        of_each = [self._read(*one) for one in zip(ring, so_far, strict=False)]
         concerned = self._recovery.concerns_at
-        waiting: list[StepRecord] = []
-        whose = ring[0].turn.plan.guard
+        whose, waiting = ring[0].turn.plan.guard, list[StepRecord]()
         for n, noted in enumerate(ring[0].noted):
-            part, squares, spoilt, told, values, ordinary, may = of_each[n % parts]
-            i, guard = n // parts, part.turn.plan.guard
-            square, numbers = squares[i], told[i]
-            usual = square < INF and -INF < numbers[0] < INF and numbers[5] == 0.0
-            usual = usual and spoilt[i] < INF
-            if may and usual and not concerned(noted.step):
-                whole = math.sqrt(square)
-                norms = Sums(part.layout, values[i], len(guard.positions))
-                record = _record(part, ordinary, noted, whole, numbers, norms)
-                if waiting and whose is not guard:
-                    self._put(whose, waiting)
-                    waiting = []
-                whose = guard
-                waiting.append(record)
-                continue
-            if waiting:
+            part, row = of_each[n % parts], n // parts
+            guard = part.stretch.turn.plan.guard
+            ordinary = part.usual(row) and not concerned(noted.step)
+            if waiting and (guard is not whose or not ordinary):
                 self._put(whose, waiting)
                 waiting = []
-            writer.arrived(guard, part.record(noted), values[i])
+            if ordinary:
+                whose = guard
+                waiting.append(_record(part, noted, row))
+            else:
+                writer.arrived(guard, part.stretch.record(noted), part.values[row])
         if waiting:
             self._put(whose, waiting)
+
+    def _read(self, stretch: Stretch, values: np.ndarray) -> _Arrived:
+        plan, layout, writer = stretch.turn.plan, stretch.layout, self._writer
+        may = not (plan.still_scaled or plan.guard.notes or writer.scaler.policy is not None)
+        return _Arrived(
+            stretch,
+            values,
+            squares=values[:, : layout.buffers_at].sum(1).tolist(),
+            buffers=values[:, layout.buffers_at : layout.blocks].sum(1).tolist(),
+            told=values[:, layout.blocks :].tolist(),
+            ordinary=_ordinary(stretch),
+            may=may,
+        )
 
     def _put(self, guard: OptimizerGuard, records: list[StepRecord]) -> None:
         self._writer.suspicious = False
@@ -116,24 +131,20 @@ def _ordinary(stretch: Stretch) -> dict[str, float]:
     return common
 
 
-def _record(
-    stretch: Stretch,
-    ordinary: dict[str, float],
-    noted: Noted,
-    norm: float,
-    numbers: list[float],
-    norms: Sums,
-) -> StepRecord:
-    """As ``StepRecord.arrive`` fills one in; ``numbers``: loss, answer and extras."""
+def _record(part: _Arrived, noted: Noted, row: int) -> StepRecord:
+    """As ``StepRecord.arrive`` fills one in."""
+    stretch, numbers, norm = part.stretch, part.told[row], math.sqrt(part.squares[row])
     guard = stretch.turn.plan.guard
-    row = ordinary | noted.host
-    row["lr"], row["grad_norm"], row["loss"] = noted.rate, norm, numbers[0]
-    row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = numbers[1:5]
-    row["clip"] = numbers[6]
+    values = part.ordinary | noted.host
+    values["lr"], values["grad_norm"], values["loss"] = noted.rate, norm, numbers[0]
+    values["loss_usual"], values["loss_limit"] = numbers[1:3]
+    values["norm_usual"], values["norm_limit"] = numbers[3:5]
+    values["clip"] = numbers[6]
     if stretch.turn.plan.scaled:
-        row["scale"], row["scaler_skipped"] = numbers[7], float(numbers[8] > 0)
-    record = StepRecord(noted.step, guard.index, row)
+        values["scale"], values["scaler_skipped"] = numbers[7], float(numbers[8] > 0)
+    record = StepRecord(noted.step, guard.index, values)
     record.time, record.batches = noted.time, noted.batches
     record.layers, record.positions = len(guard.positions), guard.positions
+    norms = Sums(stretch.layout, part.values[row], record.layers)
     record.reading = GradientReading(norms, norm)
     return record
