@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import holdfast
+from holdfast.guard import stretches
 
 from . import host_kernels
 from .conftest import MakeEngine
@@ -77,11 +78,11 @@ def by_trainer(kind: Trainer, steps: int, each: Callable[[], None]) -> None:
 @pytest.mark.parametrize(
     ("train", "most"),
     [
-        (partial(loop, "normed"), 74),
-        (partial(loop, "scaled and clipped, accumulated"), 130),
-        (partial(by_trainer, Accelerated), 70),
-        (partial(by_trainer, Closing), 57),
-        (in_turns, 120),
+        (partial(loop, "normed"), 61),
+        (partial(loop, "scaled and clipped, accumulated"), 140),
+        (partial(by_trainer, Accelerated), 75),
+        (partial(by_trainer, Closing), 61),
+        (in_turns, 104),
     ],
     ids=["normed", "scaled", "accelerated", "closing", "turns"],
 )
@@ -92,6 +93,7 @@ def test_a_steady_step_on_a_device_makes_few_calls(
     most: int,
 ) -> None:
     host_kernels.install(monkeypatch)
+    monkeypatch.setattr(stretches, "_LATE", 1e9)  # however slow the machine is
     engine = make_engine(device_path=True)
     counted: list[int] = []
     calls = 0
