@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from holdfast.guard import finite_loss
 from holdfast.guard.device_fast_path import DeviceFastPath
-from holdfast.guard.stretch import Stretch
 from holdfast.guard.stretches import Stretches
 from holdfast.probes.timing import COLUMNS as TIMES
 
-from ..guard.conftest import MakeEngine, MemoryRecorder, make_engine
+from ..guard.conftest import MakeEngine, MemoryRecorder, make_engine, own_steps
 from ..guard.trainers import Accelerated, Closing, Trainer
 
 __all__ = ["make_engine"]
@@ -110,15 +109,7 @@ def test_both_ways_are_one(
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each step that a stretch was asked about was its own."""
-    found: list[bool] = []
-    original = Stretch.step_begins
-
-    def counted(self: Stretch, optimizer: object) -> bool:
-        found.append(original(self, optimizer))
-        return found[-1]
-
-    monkeypatch.setattr(Stretch, "step_begins", counted)
-    return found
+    return own_steps(monkeypatch)
 
 
 @pytest.mark.parametrize("norm", [False, True], ids=["", "batchnorm"])

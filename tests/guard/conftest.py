@@ -13,6 +13,7 @@ import pytest
 from holdfast.boot import patches
 from holdfast.config import Settings, WatcherSettings
 from holdfast.guard.engine import Engine
+from holdfast.guard.stretch import Stretch
 from holdfast.probes import STEP_COLUMNS
 from holdfast.run import Table
 
@@ -94,3 +95,16 @@ def make_engine() -> Iterator[MakeEngine]:
 
     yield make
     patches.uninstall()
+
+
+def own_steps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each step that a stretch was asked about was its own; filled while it is used."""
+    found: list[bool] = []
+    original = Stretch.step_begins
+
+    def counted(self: Stretch, optimizer: object) -> bool:
+        found.append(original(self, optimizer))
+        return found[-1]
+
+    monkeypatch.setattr(Stretch, "step_begins", counted)
+    return found

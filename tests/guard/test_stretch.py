@@ -26,7 +26,7 @@ from holdfast.probes.step_record import StepRecord
 from holdfast.probes.timing import COLUMNS as TIMES
 
 from . import host_kernels
-from .conftest import MakeEngine, MemoryRecorder
+from .conftest import MakeEngine, MemoryRecorder, own_steps
 from .trainers import Accelerated, Closing, Trainer
 
 _OTHER = {*TIMES, "time", "guard", "guard_device", "guard_hidden", "rss"}
@@ -288,15 +288,7 @@ def trained(engine: Engine, loop: Loop, besides: Callable[[Loop, int], None]) ->
 def stepped(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each step that a stretch was asked about was its own."""
     host_kernels.install(monkeypatch)
-    found: list[bool] = []
-    original = Stretch.step_begins
-
-    def counted(self: Stretch, optimizer: object) -> bool:
-        found.append(original(self, optimizer))
-        return found[-1]
-
-    monkeypatch.setattr(Stretch, "step_begins", counted)
-    return found
+    return own_steps(monkeypatch)
 
 
 def much(loop: Loop, step: int) -> None:

@@ -45,7 +45,7 @@ class Samples(Dataset[Tensor]):
 
 
 class Odd:
-    """A sampler that fills one list again and again, with numbers or with tensors."""
+    """A sampler that gives the same list each time, filled anew with numbers or with tensors."""
 
     def __iter__(self) -> Iterator[list[Any]]:
         drawn: list[Any] = []
