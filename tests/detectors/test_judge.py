@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.detectors import ALL, HISTORY, Detector
-from holdfast.detectors.judge import REMEMBERED, Judge, ranked
+from holdfast.detectors.case import REMEMBERED
+from holdfast.detectors.judge import Judge, ranked
 from holdfast.detectors.nonfinite_loss import NonfiniteLoss
 from holdfast.run import decode, encode
 from holdfast.types import Event, Finding, Severity
