@@ -4,7 +4,8 @@ Around the arithmetic of an optimizer torch opens a span for its profiler, asks 
 graph breaks and walks lists of hooks: 70 µs of a step and 36 of ``zero_grad`` on a CPU, more than
 the guard takes to read the gradients of a small model. While nobody listens (no profiler, no
 compiler, no hooks but ours) none of this has an effect, and it is skipped: the same arithmetic
-by the same code of torch, to the same bits. ``--no-fused`` leaves it as it is.
+by the same code of torch, to the same bits, and where the optimizer is fused by its kernels alone
+(``actions.prepared_update``). ``--no-fused`` leaves it as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from ..actions.prepared_update import STEPS, steps_of
 from ._patch import Function, GetEngine, Patch
 
 _WRAPPERS = ("torch.optim.optimizer", "torch.utils._contextlib")
@@ -64,20 +66,38 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
         # Wrappers of optimizers hand on the closure that they were not given.
         given = (self, *args) if args and args[0] is not None else (self,)
         given, kwargs = engine.step_begins(self, given, kwargs) or (given, kwargs)
+        steps = self.__dict__.get(STEPS) or steps_of(self)
         # ``torch.no_grad``, without the objects it makes.
         recording = torch.is_grad_enabled()
         _record(False)
         try:
-            result = arithmetic(*given, **kwargs)
+            if (update := steps.update) is None:
+                result = arithmetic(*given, **kwargs)
+                steps.prepare(self)
+            else:
+                result = _computed(*given[1:], **kwargs) if kwargs or len(given) > 1 else None
+                if not update.run(self, steps.grads):
+                    steps.drop()
+                    arithmetic(self)
         finally:
             _record(recording)
-        self._optimizer_step_code()
         engine.step_ends(self)
         return result
 
     # Torch wraps what does not say that it calls the hooks.
     vars(step)["hooked"] = True
     return step
+
+
+def _computed(closure: Any = None) -> Any:
+    """What a closure returns, which torch calls before anything else."""
+    if closure is None:
+        return None
+    _record(True)
+    try:
+        return closure()
+    finally:
+        _record(False)
 
 
 def _zero_grad(engine_of: GetEngine, original: Function) -> Function:

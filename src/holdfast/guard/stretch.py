@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..actions.prepared_update import STEPS
 from ..actions.restore_buffers import SteadyBuffers
 from ..probes import learning_rate
 from ..probes._norm_kernel import Repeat
@@ -242,13 +243,18 @@ class Stretch:
             return False
         if not plan.clips:
             launched = self._launch(found)
-        elif self._early is not None and self._early[3] == state_of(list(map(grad_of, parameters))):
-            launched, self._early = self._early[:4], None
+        elif self._early is not None:
+            grads = list(map(grad_of, parameters))
+            same = self._early[3] == state_of(grads)
+            launched = (*self._early[:3], grads) if same else None
         else:
             return False
         if launched is None:
             return False
-        landing, flags, united, _ = launched
+        landing, flags, united, grads = launched
+        self._early = None
+        if (steps := own.get(STEPS)) is not None:
+            steps.grads = grads
         self.armed = landing, flags, found
         own["found_inf"] = united
         own.setdefault("grad_scale", None)
@@ -350,6 +356,8 @@ class Stretch:
         optimizer = self.turn.plan.optimizer()
         if armed is None or optimizer is None:
             return
+        if (steps := optimizer.__dict__.get(STEPS)) is not None:
+            steps.grads = None
         if armed[2] is not None:
             optimizer.__dict__["found_inf"] = armed[2]
         else:
