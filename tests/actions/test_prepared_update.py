@@ -107,6 +107,16 @@ def test_the_same_bits(kind: str, groups: int, ran: list[bool]) -> None:
     assert ran == [True] * 6  # the first one makes the state
 
 
+@pytest.mark.parametrize("form", [{"foreach": True}, {}], ids=["foreach", "single"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("Adam")])
+def test_the_same_bits_on_a_cpu_without_a_fused_kernel(
+    kind: str, form: dict[str, Any], ran: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "DEVICE", "cpu")
+    both(nothing, kind, fused=None, **form)
+    assert ran == [True] * 6
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_the_same_bits_in_other_precisions(dtype: torch.dtype, ran: list[bool]) -> None:
     both(nothing, dtype=dtype)

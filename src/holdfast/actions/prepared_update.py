@@ -1,10 +1,11 @@
-"""The arithmetic of a fused optimizer's step on arguments that were collected once.
+"""The arithmetic of an optimizer's step on arguments that were collected once.
 
-In every step torch walks over all parameters in Python to collect gradients and state, groups them
-by device and dtype, and hands them through three functions to two or three kernels. In a run that
-goes on as before only the gradients are others: the rest is collected here once, and the same
-kernels are called with it in the same order, to the same bits. Whether something was replaced since
-is asked in every step, by identity; then torch's own step runs, and the lists are collected anew.
+In every step torch walks over all parameters in Python to collect gradients and state, and hands
+them through three functions, one of which groups them by device and dtype, to two or three kernels.
+In a run that goes on as before only the gradients are others: the rest is collected here once, and
+the same kernels, on a CPU the same function of torch, are called with it, to the same bits. Whether
+something was replaced since is asked in every step, by identity; then torch's own step runs, and
+the lists are collected anew.
 """
 
 from __future__ import annotations
@@ -12,16 +13,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
-from torch.torch_version import TorchVersion
 
-# Those whose steps were read and are compared by tests, to the bit.
-_KNOWN = "2.11" <= TorchVersion(torch.__version__) < "2.14"
+from ._update_calls import KINDS, Group, Kind, form_of
+
 STEPS = "_holdfast_steps"
 """The name under which an optimizer keeps its own."""
 _PATIENCE = 10
@@ -30,102 +30,8 @@ _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _CUDA = torch.backends.cuda.is_built()
 _capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing if _CUDA else bool
 
-grad_of: Callable[[Tensor], Any] = operator.attrgetter("grad")
+_grad_of: Callable[[Tensor], Any] = operator.attrgetter("grad")
 _values: Callable[[dict[str, Tensor]], Iterable[Tensor]] = dict.values
-
-
-class _Group(NamedTuple):
-    """What one group of parameters gives its kernel."""
-
-    parameters: Sequence[Tensor]
-    lists: Sequence[list[Tensor]]
-    """Of its state, in the order of ``_Kind.state``."""
-    options: tuple[Any, ...]
-    """What was asked for by ``_Kind.options``, but for the learning rate."""
-    named: dict[str, Any]
-    """The same as arguments of the kernel."""
-
-
-class _Kind(NamedTuple):
-    """How one class of optimizers is called."""
-
-    options: Callable[[dict[str, Any]], tuple[Any, ...]]
-    """Everything in a group that decides about the arithmetic, but for the learning rate."""
-    state: Callable[[dict[str, Any]], Sequence[str]]
-    """The names of the state of each parameter."""
-    named: Callable[[Any, dict[str, Any]], dict[str, Any]]
-    """The arguments of the kernel that stay."""
-    call: Callable[[_Group, list[Tensor], float, Tensor | None, Tensor | None], None]
-
-
-def _adam_state(group: dict[str, Any]) -> Sequence[str]:
-    most = ("max_exp_avg_sq",) if group["amsgrad"] else ()
-    return ("step", "exp_avg", "exp_avg_sq", *most)
-
-
-def _adam_named(optimizer: Any, group: dict[str, Any]) -> dict[str, Any]:
-    beta1, beta2 = group["betas"]
-    same = ("amsgrad", "weight_decay", "eps", "maximize")
-    return {"beta1": beta1, "beta2": beta2} | {name: group[name] for name in same}
-
-
-def _adam(
-    group: _Group, grads: list[Tensor], lr: float, scale: Tensor | None, found: Tensor | None
-) -> None:
-    steps, averages, squares, *most = group.lists
-    torch._foreach_add_(steps, 1)
-    kernel = torch._fused_adamw_ if group.options[-1] else torch._fused_adam_
-    kernel(
-        *(group.parameters, grads, averages, squares, most[0] if most else [], steps),
-        lr=lr,
-        grad_scale=scale,
-        found_inf=found,
-        **group.named,
-    )
-    if found is not None:
-        torch._foreach_sub_(steps, [found] * len(steps))
-
-
-def _sgd_state(group: dict[str, Any]) -> Sequence[str]:
-    return ("momentum_buffer",) if group["momentum"] != 0 else ()
-
-
-def _sgd_named(optimizer: Any, group: dict[str, Any]) -> dict[str, Any]:
-    same = ("weight_decay", "momentum", "dampening", "nesterov", "maximize")
-    return {name: group[name] for name in same}
-
-
-def _sgd(
-    group: _Group, grads: list[Tensor], lr: float, scale: Tensor | None, found: Tensor | None
-) -> None:
-    torch._fused_sgd_(
-        *(group.parameters, grads, group.lists[0] if group.lists else []),
-        lr=lr,
-        is_first_step=False,
-        grad_scale=scale,
-        found_inf=found,
-        **group.named,
-    )
-
-
-_FORM = ("fused", "foreach", "differentiable")
-_ADAM = _Kind(
-    operator.itemgetter(
-        *_FORM,
-        *("capturable", "betas", "amsgrad", "weight_decay", "eps", "maximize"),
-        "decoupled_weight_decay",
-    ),
-    _adam_state,
-    _adam_named,
-    _adam,
-)
-_SGD = _Kind(
-    operator.itemgetter(*_FORM, "weight_decay", "momentum", "dampening", "nesterov", "maximize"),
-    _sgd_state,
-    _sgd_named,
-    _sgd,
-)
-_KINDS = {torch.optim.Adam: _ADAM, torch.optim.AdamW: _ADAM, torch.optim.SGD: _SGD}
 
 
 class PreparedUpdate:
@@ -134,16 +40,16 @@ class PreparedUpdate:
     Args:
         optimizer: whose steps they are.
         kind: how it is called.
-        groups: what its groups give the kernel.
+        groups: what its groups are updated by.
         device: of all its parameters.
     """
 
-    __slots__ = ("_call", "_device", "_groups", "_held", "_options", "_state", "used")
+    __slots__ = ("_device", "_groups", "_held", "_options", "_state", "used")
 
     def __init__(
-        self, optimizer: Optimizer, kind: _Kind, groups: Sequence[_Group], device: torch.device
+        self, optimizer: Optimizer, kind: Kind, groups: Sequence[Group], device: torch.device
     ) -> None:
-        self._options, self._call, self._groups = kind.options, kind.call, groups
+        self._options, self._groups = kind.options, groups
         # Each parameter's own, and every tensor in them.
         self._state: tuple[Any, list[Any]] = optimizer.state, list(optimizer.state.values())
         self._held = list(chain.from_iterable(map(_values, self._state[1])))
@@ -184,7 +90,7 @@ class PreparedUpdate:
             ):
                 return False
             if read is None:
-                grads = list(map(grad_of, parameters))
+                grads = list(map(_grad_of, parameters))
             else:
                 grads = read if count == len(read) else read[at : at + count]
                 at += count
@@ -193,9 +99,9 @@ class PreparedUpdate:
             given.append((grads, rate))
         if device.type == "cuda" and _capturing():
             return False
-        call, self.used = self._call, True
+        self.used = True
         for known, (grads, rate) in zip(self._groups, given, strict=True):
-            call(known, grads, rate, scale, found)
+            known.call(known, grads, rate, scale, found)
         return True
 
 
@@ -242,19 +148,20 @@ def _forget(optimizer: Any) -> None:
 
 
 def _prepare(optimizer: Any) -> PreparedUpdate | None:
-    kind = _KINDS.get(type(optimizer)) if _KNOWN else None
+    kind = KINDS.get(type(optimizer))
     if kind is None or "_init_group" in optimizer.__dict__:
         return None
-    groups: list[_Group] = []
+    groups: list[Group] = []
     devices: set[torch.device] = set()
     for group in optimizer.param_groups:
         parameters: list[Tensor] = list(group["params"])
-        options = kind.options(group)
-        if not group["fused"] or group["differentiable"] or group.get("capturable"):
+        if not parameters or not all(map(_plain, parameters)):
+            return None
+        device = parameters[0].device
+        call, options = kind.calls.get(form_of(group, device)), kind.options(group)
+        if call is None or group["differentiable"] or group.get("capturable"):
             return None
         if any(isinstance(value, Tensor) for value in _flat(options)):
-            return None
-        if not parameters or not all(map(_plain, parameters)):
             return None
         if len({(p.dtype, p.device) for p in parameters}) != 1:
             return None
@@ -263,11 +170,9 @@ def _prepare(optimizer: Any) -> PreparedUpdate | None:
         if any(type(held.get(name)) is not Tensor for held in each for name in names):
             return None
         lists = [[held[name] for held in each] for name in names]
-        groups.append(_Group(parameters, lists, options, kind.named(optimizer, group)))
-        devices.add(parameters[0].device)
-    if len(devices) != 1:
-        return None
-    if any(type(held) is not dict for held in optimizer.state.values()):
+        groups.append(Group(call, parameters, lists, options, kind.named(group)))
+        devices.add(device)
+    if len(devices) != 1 or any(type(held) is not dict for held in optimizer.state.values()):
         return None
     return PreparedUpdate(optimizer, kind, groups, devices.pop())
 

@@ -1,0 +1,157 @@
+"""How each class of optimizers is updated: what its group says, its state, what is called with it.
+
+One table for Adam, AdamW and SGD, in the forms that torch has of them (``prepared_update``).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.torch_version import TorchVersion
+
+
+class Group(NamedTuple):
+    """What one group of parameters is updated by."""
+
+    call: Call
+    parameters: Sequence[Tensor]
+    lists: Sequence[list[Tensor]]
+    """Of its state, in the order of ``Kind.state``."""
+    options: tuple[Any, ...]
+    """What ``Kind.options`` has found."""
+    named: dict[str, Any]
+    """Arguments that stay."""
+
+
+Call = Callable[[Group, list[Tensor], float, Tensor | None, Tensor | None], None]
+"""Group, gradients, learning rate, the scale that they carry, and where it says not to step."""
+
+
+class Kind(NamedTuple):
+    """How one class of optimizers is called."""
+
+    options: Callable[[dict[str, Any]], tuple[Any, ...]]
+    """Everything in a group that decides about the arithmetic, but for the learning rate."""
+    state: Callable[[dict[str, Any]], Sequence[str]]
+    """The names of the state of each parameter."""
+    named: Callable[[dict[str, Any]], dict[str, Any]]
+    calls: dict[str, Call]
+    """By form."""
+
+
+def _adam_state(group: dict[str, Any]) -> Sequence[str]:
+    most = ("max_exp_avg_sq",) if group["amsgrad"] else ()
+    return ("step", "exp_avg", "exp_avg_sq", *most)
+
+
+def _adam_named(group: dict[str, Any]) -> dict[str, Any]:
+    beta1, beta2 = group["betas"]
+    same = ("amsgrad", "weight_decay", "eps", "maximize")
+    return {"beta1": beta1, "beta2": beta2} | {name: group[name] for name in same}
+
+
+def _fused_adam(
+    group: Group, grads: list[Tensor], lr: float, scale: Tensor | None, found: Tensor | None
+) -> None:
+    steps, averages, squares, *most = group.lists
+    # Torch counts up before, and down by the flag after: of whole numbers that is the same.
+    torch._foreach_add_(steps, 1 if found is None else 1 - found)
+    kernel = torch._fused_adamw_ if group.options[-1] else torch._fused_adam_
+    kernel(
+        *(group.parameters, grads, averages, squares, most[0] if most else [], steps),
+        lr=lr,
+        grad_scale=scale,
+        found_inf=found,
+        **group.named,
+    )
+
+
+def _adam_by(function: Callable[..., None]) -> Call:
+    def call(
+        group: Group, grads: list[Tensor], lr: float, scale: Tensor | None, found: Tensor | None
+    ) -> None:
+        steps, averages, squares, *most = group.lists
+        function(
+            *(group.parameters, grads, averages, squares, most[0] if most else [], steps),
+            *(scale, found),
+            has_complex=False,
+            lr=lr,
+            capturable=False,
+            differentiable=False,
+            decoupled_weight_decay=group.options[-1],
+            **group.named,
+        )
+
+    return call
+
+
+def _sgd_state(group: dict[str, Any]) -> Sequence[str]:
+    return ("momentum_buffer",) if group["momentum"] != 0 else ()
+
+
+def _sgd_named(group: dict[str, Any]) -> dict[str, Any]:
+    same = ("weight_decay", "momentum", "dampening", "nesterov", "maximize")
+    return {name: group[name] for name in same}
+
+
+def _fused_sgd(
+    group: Group, grads: list[Tensor], lr: float, scale: Tensor | None, found: Tensor | None
+) -> None:
+    torch._fused_sgd_(
+        *(group.parameters, grads, group.lists[0] if group.lists else []),
+        lr=lr,
+        is_first_step=False,
+        grad_scale=scale,
+        found_inf=found,
+        **group.named,
+    )
+
+
+_FORM = ("fused", "foreach", "differentiable")
+FUSED, FOREACH, SINGLE = "fused", "foreach", "single"
+
+
+def _kinds() -> dict[type[Optimizer], Kind]:
+    from torch.optim import adam
+
+    of_adam = Kind(
+        operator.itemgetter(
+            *(*_FORM, "capturable", "betas", "amsgrad", "weight_decay", "eps", "maximize"),
+            "decoupled_weight_decay",
+        ),
+        _adam_state,
+        _adam_named,
+        {
+            FUSED: _fused_adam,
+            FOREACH: _adam_by(adam._multi_tensor_adam),
+            SINGLE: _adam_by(adam._single_tensor_adam),
+        },
+    )
+    of_sgd = Kind(
+        operator.itemgetter(
+            *(*_FORM, "weight_decay", "momentum", "dampening", "nesterov", "maximize")
+        ),
+        _sgd_state,
+        _sgd_named,
+        # Its other forms take as long either way.
+        {FUSED: _fused_sgd},
+    )
+    return {torch.optim.Adam: of_adam, torch.optim.AdamW: of_adam, torch.optim.SGD: of_sgd}
+
+
+# Those whose steps were read and are compared by tests, to the bit.
+KINDS = _kinds() if "2.11" <= TorchVersion(torch.__version__) < "2.14" else {}
+
+
+def form_of(group: dict[str, Any], device: torch.device) -> str:
+    """Which of its forms torch takes; empty where that is not known."""
+    if group["fused"]:
+        return FUSED
+    if device.type != "cpu":
+        return ""
+    return FOREACH if group["foreach"] else SINGLE
