@@ -59,8 +59,10 @@ def _fused_adam(
     group: Group, grads: list[Tensor], lr: float, scale: Tensor | None, found: Tensor | None
 ) -> None:
     steps, averages, squares, *most = group.lists
-    # Torch counts up before, and down by the flag after: of whole numbers that is the same.
-    torch._foreach_add_(steps, 1 if found is None else 1 - found)
+    # Torch counts up before, and down by the flag after: of whole numbers that is the same. As a
+    # list: a single tensor would be read on the host.
+    more = 1 if found is None else [torch.rsub(found, 1)] * len(steps)
+    torch._foreach_add_(steps, more)
     kernel = torch._fused_adamw_ if group.options[-1] else torch._fused_adam_
     kernel(
         *(group.parameters, grads, averages, squares, most[0] if most else [], steps),
