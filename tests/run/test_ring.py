@@ -105,6 +105,25 @@ def test_records_up_to_half_the_capacity_fit_wherever_the_head_is(path: Path) ->
     assert writer.dropped == 1
 
 
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(st.integers(0, 60), max_size=9), max_size=20))
+def test_several_at_once_are_as_one_after_the_other(sizes: list[list[int]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rings = [Ring.create(Path(folder) / name, 512) for name in ("together", "singly")]
+        readers = [Ring.attach(ring.path) for ring in rings]
+        for round_, some in enumerate(sizes):
+            payloads = [bytes([n + 1]) * size for n, size in enumerate(some)]
+            rings[0].put_all(7, payloads)
+            for payload in payloads:
+                rings[1].put(7, payload)
+            assert rings[0].dropped == rings[1].dropped
+            if round_ % 3 == 2:
+                together, singly = (reader.drain() for reader in readers)
+                assert together == singly
+        together, singly = (reader.drain() for reader in readers)
+        assert together == singly and not readers[0].corrupt
+
+
 def test_header_tells_who_writes_and_whether_it_lives(path: Path) -> None:
     writer = Ring.create(path, 1024, "train.py " + "é" * 400, 4242)
     reader = Ring.attach(path, readonly=True)
@@ -285,6 +304,29 @@ def test_a_death_at_any_bytecode_of_put_leaves_whole_records(path: Path) -> None
             put.clear()
     assert instants > 1000
     assert writer.dropped == 0
+
+
+def test_a_death_at_any_bytecode_of_several_leaves_all_or_none_of_them(path: Path) -> None:
+    writer, reader = Ring.create(path, 512), Ring.attach(path)
+    there: list[tuple[int, bytes]] = []
+    copy = path.with_name("copy")
+    found: set[int] = set()
+
+    def die() -> None:
+        copy.write_bytes(path.read_bytes())
+        left = Ring.attach(copy).peek()
+        assert left in (there[:-3], there)
+        found.add(len(left))
+
+    for serial in range(4):  # the last one would go around the end
+        there += [(9, bytes([serial]) * size) for size in (8, 30, 17)]
+        if serial == 3:
+            assert not writer._write_together(9, [one for _, one in there[-3:]])
+            break
+        with traced(die):
+            writer.put_all(9, [one for _, one in there[-3:]])
+        assert reader.peek() == there
+    assert found == {0, 3, 6, 9}
 
 
 def test_a_death_at_any_bytecode_of_commit_leaves_note_and_tail_in_step(path: Path) -> None:

@@ -37,6 +37,7 @@ import struct
 import sys
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.errors import RunFolderError
@@ -189,6 +190,21 @@ class Ring:
         finally:
             self._busy = False
 
+    def put_all(self, kind: int, payloads: Sequence[bytes]) -> None:
+        """Add several records of a kind: by one store, where they fit as they are."""
+        if self._busy:
+            self._waiting.extend((kind, payload) for payload in payloads)
+            return
+        self._busy = True
+        try:
+            if not self._write_together(kind, payloads):
+                for payload in payloads:
+                    self._write(kind, payload)
+            while self._waiting:
+                self._write(*self._waiting.popleft())
+        finally:
+            self._busy = False
+
     @property
     def has_message(self) -> bool:
         """Whether the other side has posted something that was not taken yet."""
@@ -234,6 +250,23 @@ class Ring:
         at += 16
         self._map[at : at + length] = payload
         self._head = self._words[_HEAD] = head + size
+        return True
+
+    def _write_together(self, kind: int, payloads: Sequence[bytes]) -> bool:
+        """False where they would go around the end, or the reader is far behind."""
+        head, capacity = self._head, self.capacity
+        position, parts = head, list[bytes]()
+        for payload in payloads:
+            length = len(payload)
+            size = (length + 23) & -8
+            parts += (_RECORD.pack(kind, length, position), payload, bytes(size - 16 - length))
+            position += size
+        at = head % capacity
+        if at + position - head > capacity or position - self._tail > capacity:
+            return False
+        at += HEADER
+        self._map[at : at + position - head] = b"".join(parts)
+        self._head = self._words[_HEAD] = position
         return True
 
     def _has_room(self, need: int) -> bool:
