@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.actions import prepared_update
-from holdfast.actions.prepared_update import STEPS, PreparedUpdate
+from holdfast.actions.prepared_update import STEPS, PreparedUpdate, steps_of
 from holdfast.boot import patches
 
 from ..boot.test_optimizer_patches import Spy
@@ -204,8 +206,7 @@ def test_a_loaded_state_lets_the_old_one_go(ran: list[bool]) -> None:
     def load(step: int, weights: list[Tensor], optimizer: Any) -> None:
         if step == 3:
             _loaded(optimizer, weights)
-            steps = optimizer.__dict__.get(STEPS)
-            assert steps is None or steps.update is None
+            assert steps_of(optimizer).update is None
 
     both(load)
     assert ran == [True] * 5  # torch's own after loading, and prepared anew
@@ -242,8 +243,16 @@ def test_a_closure_is_called_once_with_gradients(ran: list[bool]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-def test_a_copy_of_the_optimizer_knows_nothing_of_it() -> None:
+def test_neither_the_script_nor_a_copy_sees_it_and_it_ends_with_the_optimizer() -> None:
     weights, optimizer = make()
+    before = set(vars(optimizer))
     train(weights, optimizer, nothing)
-    assert optimizer.__dict__[STEPS].update is not None
-    assert STEPS not in copy.deepcopy(optimizer).__dict__
+    steps = steps_of(optimizer)
+    assert steps.update is not None and set(vars(optimizer)) == before
+    assert steps_of(copy.deepcopy(optimizer)) is not steps
+    gone = STEPS[id(optimizer)]
+    # As where a step is made while gradients are: the weights hold their optimizer.
+    weights[0].register_post_accumulate_grad_hook(partial(type(optimizer).step, optimizer))
+    del weights, optimizer, steps
+    gc.collect()
+    assert gone() is None

@@ -32,6 +32,9 @@ class MemoryRing:
         self.records.append((kind, payload))
         return True
 
+    def put_all(self, kind: int, payloads: list[bytes]) -> None:
+        self.records += ((kind, payload) for payload in payloads)
+
     def beat(self) -> None:
         self.beats += 1
 

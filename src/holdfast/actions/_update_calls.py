@@ -19,7 +19,7 @@ class Group(NamedTuple):
     """What one group of parameters is updated by."""
 
     call: Call
-    parameters: Sequence[Tensor]
+    parameters: list[Tensor]
     lists: Sequence[list[Tensor]]
     """Of its state, in the order of ``Kind.state``."""
     options: tuple[Any, ...]
@@ -119,7 +119,7 @@ FUSED, FOREACH, SINGLE = "fused", "foreach", "single"
 
 
 def _kinds() -> dict[type[Optimizer], Kind]:
-    from torch.optim import adam
+    from torch.optim.adam import _multi_tensor_adam, _single_tensor_adam
 
     of_adam = Kind(
         operator.itemgetter(
@@ -130,8 +130,8 @@ def _kinds() -> dict[type[Optimizer], Kind]:
         _adam_named,
         {
             FUSED: _fused_adam,
-            FOREACH: _adam_by(adam._multi_tensor_adam),
-            SINGLE: _adam_by(adam._single_tensor_adam),
+            FOREACH: _adam_by(_multi_tensor_adam),
+            SINGLE: _adam_by(_single_tensor_adam),
         },
     )
     of_sgd = Kind(

@@ -11,6 +11,7 @@ the lists are collected anew.
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
 from typing import Any
@@ -22,8 +23,6 @@ from torch.optim import Optimizer
 
 from ._update_calls import KINDS, Group, Kind, form_of
 
-STEPS = "_holdfast_steps"
-"""The name under which an optimizer keeps its own."""
 _PATIENCE = 10
 """Attempts in vain come after 0, 2, 6, 14 ... and at most 1,022 steps."""
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -108,7 +107,7 @@ class PreparedUpdate:
 class PreparedSteps:
     """The steps of one optimizer: prepared where they can be, torch's own where not."""
 
-    __slots__ = ("_failures", "_wait", "grads", "update")
+    __slots__ = ("__weakref__", "_failures", "_wait", "grads", "update")
 
     def __init__(self) -> None:
         self.grads: list[Tensor] | None = None
@@ -132,19 +131,25 @@ class PreparedSteps:
         self._failures = min(self._failures + 1, _PATIENCE)
         self._wait = 2**self._failures - 2
 
+    def state_loaded(self, optimizer: Any) -> None:
+        """The state was replaced: the old one would live on here until the next step."""
+        self.drop()
+
+
+STEPS: dict[int, weakref.ref[PreparedSteps]] = {}
+"""By the identity of their optimizer, which alone keeps them alive."""
+
 
 def steps_of(optimizer: Any) -> PreparedSteps:
-    """What is prepared for an optimizer, which keeps it: both go together."""
-    steps: PreparedSteps | None = optimizer.__dict__.get(STEPS)
+    """What is prepared for an optimizer."""
+    known = STEPS.get(id(optimizer))
+    steps = None if known is None else known()
     if steps is None:
-        steps = optimizer.__dict__[STEPS] = PreparedSteps()
-        # What it holds would outlive a state that is replaced.
-        optimizer.register_load_state_dict_post_hook(_forget)
+        steps = PreparedSteps()
+        # Among its hooks nobody sees them, no copy takes them along, and they end with it.
+        optimizer.register_load_state_dict_post_hook(steps.state_loaded)
+        STEPS[id(optimizer)] = weakref.ref(steps)
     return steps
-
-
-def _forget(optimizer: Any) -> None:
-    steps_of(optimizer).drop()
 
 
 def _prepare(optimizer: Any) -> PreparedUpdate | None:
@@ -178,8 +183,10 @@ def _prepare(optimizer: Any) -> PreparedUpdate | None:
 
 
 def _plain(parameter: Tensor) -> bool:
-    kind = type(parameter) in (Parameter, Tensor) and type(parameter.grad) is Tensor
-    return kind and parameter.dtype in _DTYPES and parameter.grad.layout is torch.strided
+    grad = parameter.grad
+    if type(parameter) not in (Parameter, Tensor) or type(grad) is not Tensor:
+        return False
+    return parameter.dtype in _DTYPES and grad.layout is torch.strided
 
 
 def _flat(options: tuple[Any, ...]) -> Iterable[Any]:

@@ -66,7 +66,8 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
         # Wrappers of optimizers hand on the closure that they were not given.
         given = (self, *args) if args and args[0] is not None else (self,)
         given, kwargs = engine.step_begins(self, given, kwargs) or (given, kwargs)
-        steps = self.__dict__.get(STEPS) or steps_of(self)
+        known = STEPS.get(id(self))
+        steps = (known and known()) or steps_of(self)
         # ``torch.no_grad``, without the objects it makes.
         recording = torch.is_grad_enabled()
         _record(False)

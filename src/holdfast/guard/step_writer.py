@@ -262,7 +262,10 @@ class StepWriter:
         for record in records:
             if dropped := budget.spend(0.0 if hidden else record.row["guard"], record.time):
                 recorder.event("backed_off", record.step, budget.facts(dropped))
-            steps.put(record.step, record.time, record.row)
+        if len(records) == 1:
+            steps.put(records[0].step, records[0].time, records[0].row)
+        else:
+            steps.put_all([(record.step, record.time, record.row) for record in records])
         last = records[-1]
         self.latest = last.row
         for listener in self.listeners:

@@ -253,7 +253,7 @@ class Stretch:
             return False
         landing, flags, united, grads = launched
         self._early = None
-        if (steps := own.get(STEPS)) is not None:
+        if (known := STEPS.get(id(optimizer))) and (steps := known()):
             steps.grads = grads
         self.armed = landing, flags, found
         own["found_inf"] = united
@@ -356,7 +356,7 @@ class Stretch:
         optimizer = self.turn.plan.optimizer()
         if armed is None or optimizer is None:
             return
-        if (steps := optimizer.__dict__.get(STEPS)) is not None:
+        if (known := STEPS.get(id(optimizer))) and (steps := known()):
             steps.grads = None
         if armed[2] is not None:
             optimizer.__dict__["found_inf"] = armed[2]

@@ -81,6 +81,15 @@ class Table:
             packed = self._pack(step, at, *map(_fits, row.values()))
         self._ring.put(self._number, packed)
 
+    def put_all(self, rows: Sequence[tuple[int, float, Mapping[str, float]]]) -> None:
+        """Write several rows by one store: step, time and columns of each."""
+        pack = self._pack
+        try:
+            packed = [pack(step, at, *row.values()) for step, at, row in rows]
+        except OverflowError:
+            packed = [pack(step, at, *map(_fits, row.values())) for step, at, row in rows]
+        self._ring.put_all(self._number, packed)
+
     def put_array(self, step: int, at: float, values: np.ndarray) -> None:
         """Write one row from an array in column order."""
         self._ring.put(
