@@ -68,6 +68,8 @@ def test_tensor_backward_goes_through_the_patched_name() -> None:
     seen: list[object] = []
 
     class Spy:
+        may_rewrite = True
+
         def backward_begins(self, tensors: object) -> None:
             seen.append(tensors)
 

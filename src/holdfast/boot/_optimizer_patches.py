@@ -11,6 +11,7 @@ by the same code of torch, to the same bits, and where the optimizer is fused by
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from types import CodeType
 from typing import Any
@@ -87,6 +88,8 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
 
     # Torch wraps what does not say that it calls the hooks.
     vars(step)["hooked"] = True
+    # A GradScaler asks for it in every step: read from the code it takes as long as the guard.
+    vars(step)["__signature__"] = inspect.signature(original)
     return step
 
 

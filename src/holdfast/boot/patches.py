@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ..actions import replace_sample, split_batch
+from ..actions import direct_calls, replace_sample, split_batch
 from ..diagnosis.memory import evaluation
 from ..diagnosis.throughput import host_reads
 from ..guard.finite_loss import frees_graph
@@ -47,8 +47,11 @@ def _backward(engine_of: GetEngine, original: Function) -> Function:
         lost, freed = engine.backward_begins(roots), False
         try:
             if not lost:
-                result = original(*args, **kwargs)
-                freed = (args[2:], kwargs) == _AS_USUAL or frees_graph(*args[2:], **kwargs)
+                usual = (args[2:], kwargs) == _AS_USUAL
+                short = usual and args[1] is None and engine.may_rewrite
+                called = short and direct_calls.backward(roots)
+                result = None if called else original(*args, **kwargs)
+                freed = usual or frees_graph(*args[2:], **kwargs)
                 return result
         except (RuntimeError, MemoryError) as error:
             if not engine.backward_fails(error, roots):
@@ -92,11 +95,30 @@ def _clip(engine_of: GetEngine, original: Function) -> Function:
             parameters = list(parameters)
         engine.clip_begins(parameters)
         try:
+            if engine.may_rewrite:
+                total = direct_calls.clip(parameters, args, kwargs)
+                if total is not None:
+                    return total
             return original(parameters, *args, **kwargs)
         finally:
             engine.clip_ends()
 
     return clip_grad_norm_
+
+
+def _unscale(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def _unscale_grads_(
+        self: Any, optimizer: Any, inverse: Any, found: Any, allow_half: Any
+    ) -> Any:
+        engine = engine_of()
+        if engine is not None and engine.may_rewrite:
+            answer = direct_calls.unscale(optimizer, inverse, found, allow_half)
+            if answer is not None:
+                return answer
+        return original(self, optimizer, inverse, found, allow_half)
+
+    return _unscale_grads_
 
 
 def _scaler_step(engine_of: GetEngine, original: Function) -> Function:
@@ -195,6 +217,12 @@ TABLE = (
         target="torch.amp.GradScaler.step",
         why="a step the scaler skips never reaches the optimizer and must be counted here",
         make=_scaler_step,
+    ),
+    Patch(
+        target="torch.amp.GradScaler._unscale_grads_",
+        why="torch sorts gradients one by one before the one kernel that unscales them: that is "
+        "skipped where they are of one kind, to pay for the guard",
+        make=_unscale,
     ),
     Patch(
         target="torch.amp.GradScaler.scale",
