@@ -2,7 +2,8 @@
 
 There is no ``_foreach_where``; a loop of ``torch.where`` reads and writes everything on every
 step. This kernel looks at the flag first, so a good step costs a launch and nothing else. It
-copies bytes, so every dtype is served. Where Triton or CUDA is missing the plain loop is used.
+copies words of bytes, so every dtype is served. Where Triton or CUDA is missing the plain loop is
+used.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from torch import Tensor
 
 from ..probes._launch import launcher
 
-_CHUNK = 16384
-_CHUNKS = 8
+_CHUNK = 1024
+_CHUNKS = 16
+"""Words that a program copies at a time, and how often at most."""
+_WORDS = 8, 4, 2, 1
+"""Bytes that a word may have."""
 
 Pair = tuple[Tensor, Tensor]  # what is live, and what it may go back to
 Settling = tuple[Callable[..., object], tuple[object, ...]]
@@ -33,6 +37,7 @@ class Restorer:
         self._dense: list[Pair] = []
         self._others: list[Pair] = []
         self._table: tuple[Tensor, ...] = ()
+        self._word = 1
         self._pointers: list[int] = []
         self._launcher: Callable[..., object] | None = None
 
@@ -59,7 +64,7 @@ class Restorer:
             (dense if _bytewise(pair, device) else self._others).append(pair)
         addresses = [t.data_ptr() for pair in dense for t in pair]
         if dense and addresses != self._addresses:
-            self._table = _address_table(dense, addresses, device)
+            self._table, self._word = _address_table(dense, addresses, device)
             self._pointers = [t.data_ptr() for t in self._table]
             self._launcher = None
         self._pairs, self._dense, self._addresses = pairs, dense, addresses
@@ -67,10 +72,16 @@ class Restorer:
     def _launch(self, kernel: Any, flag: Tensor, when: float) -> None:
         if self._launcher is not None:
             # The compiled kernel without the dispatch around it, which costs more than the launch.
-            self._launcher(flag.data_ptr(), *self._pointers, when, _CHUNK, _CHUNKS)
+            self._launcher(flag.data_ptr(), *self._pointers, when, None, _CHUNK, _CHUNKS)
             return
         grid = (self._table[3].numel(), 1, 1)
-        compiled = kernel[grid](flag, *self._table, when, CHUNK=_CHUNK, CHUNKS=_CHUNKS, num_warps=8)
+        compiled = kernel[grid](
+            *(flag, *self._table, when),
+            WORD=_triton_integer(self._word),
+            CHUNK=_CHUNK,
+            CHUNKS=_CHUNKS,
+            num_warps=8,
+        )
         self._launcher = launcher(compiled, grid)
 
 
@@ -114,7 +125,7 @@ class Settler(Restorer):
             return False
         if self._launcher is not None and self._act == act:
             addresses = (flags[0].data_ptr(), flags[1].data_ptr(), *self._pointers)
-            self._launcher(*addresses, self._heals.data_ptr(), act, _CHUNK, _CHUNKS)
+            self._launcher(*addresses, self._heals.data_ptr(), act, None, _CHUNK, _CHUNKS)
             return True
         grid = (self._table[3].numel(), 1, 1)
         compiled = kernel[grid](
@@ -122,6 +133,7 @@ class Settler(Restorer):
             *self._table,
             self._heals,
             ACT=act,
+            WORD=_triton_integer(self._word),
             CHUNK=_CHUNK,
             CHUNKS=_CHUNKS,
             num_warps=8,
@@ -133,7 +145,8 @@ class Settler(Restorer):
         """What settles these once more; None where the last launch was about something else."""
         if self._launcher is None or pairs is not self._pairs or not self._act:
             return None
-        return self._launcher, (*self._pointers, self._heals.data_ptr(), True, _CHUNK, _CHUNKS)
+        about = *self._pointers, self._heals.data_ptr(), True, None, _CHUNK, _CHUNKS
+        return self._launcher, about
 
 
 def _bytewise(pair: Pair, device: torch.device) -> bool:
@@ -155,19 +168,52 @@ def _restore_each(pairs: Sequence[Pair], flag: Tensor, when: float) -> None:
 
 def _address_table(
     pairs: Sequence[Pair], addresses: Sequence[int], device: torch.device
-) -> tuple[Tensor, ...]:
+) -> tuple[tuple[Tensor, ...], int]:
+    """Where they are, their words, and of each program whose it copies and from where on.
+
+    Also how many bytes a word has: as many as all of them can be taken apart into.
+    """
     sizes = [live.numel() * live.element_size() for live, _ in pairs]
+    word = next(w for w in _WORDS if not any(n % w for n in (*sizes, *addresses)))
     owner: list[int] = []
     offset: list[int] = []
     for i, size in enumerate(sizes):
-        for start in range(0, size, _CHUNK * _CHUNKS):
+        for start in range(0, size // word, _CHUNK * _CHUNKS):
             owner.append(i)
             offset.append(start)
-    columns = (addresses[0::2], addresses[1::2], sizes, owner, offset)
-    return tuple(
+    words = [size // word for size in sizes]
+    columns = (addresses[0::2], addresses[1::2], words, owner, offset)
+    table = tuple(
         torch.tensor(c, dtype=torch.int64).pin_memory().to(device, non_blocking=True)
         for c in columns
     )
+    return table, word
+
+
+def _triton_integer(size: int) -> Any:
+    """The integer of so many bytes as Triton calls it."""
+    import triton.language as tl  # pyright: ignore[reportMissingImports]
+
+    return getattr(tl, f"int{8 * size}")
+
+
+@functools.cache
+def _copying() -> Any:
+    """Copies the words of one program."""
+    import triton  # pyright: ignore[reportMissingImports]
+    import triton.language as tl  # pyright: ignore[reportMissingImports]
+
+    @triton.jit
+    def copy(to, of, start, size, WORD: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
+        to = to.to(tl.pointer_type(WORD))
+        of = of.to(tl.pointer_type(WORD))
+        # As far as there is something: most buffers are one chunk, and an empty one takes as long.
+        for first in range(start, tl.minimum(size, start + CHUNK * CHUNKS), CHUNK):
+            at = first + tl.arange(0, CHUNK)
+            inside = at < size
+            tl.store(to + at, tl.load(of + at, mask=inside), mask=inside)
+
+    return copy
 
 
 @functools.cache
@@ -178,21 +224,27 @@ def _kernel() -> Any:
     except ImportError:
         return None
 
+    copy = _copying()
+
     @triton.jit
     def put_back(
-        flag, live, saved, sizes, owner, offset, when, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
+        flag,
+        live,
+        saved,
+        sizes,
+        owner,
+        offset,
+        when,
+        WORD: tl.constexpr,
+        CHUNK: tl.constexpr,
+        CHUNKS: tl.constexpr,
     ):
         if tl.load(flag) == when:
             block = tl.program_id(0)
             which = tl.load(owner + block)
             start = tl.load(offset + block)
             size = tl.load(sizes + which)
-            to = tl.load(live + which).to(tl.pointer_type(tl.int8))
-            of = tl.load(saved + which).to(tl.pointer_type(tl.int8))
-            for i in range(CHUNKS):
-                at = start + i * CHUNK + tl.arange(0, CHUNK)
-                inside = at < size
-                tl.store(to + at, tl.load(of + at, mask=inside), mask=inside)
+            copy(tl.load(live + which), tl.load(saved + which), start, size, WORD, CHUNK, CHUNKS)
 
     return put_back
 
@@ -210,6 +262,8 @@ def _settle_kernel() -> Any:
     except ImportError:
         return None
 
+    copy = _copying()
+
     @triton.jit
     def settle(
         flag,
@@ -221,6 +275,7 @@ def _settle_kernel() -> Any:
         offset,
         heals,
         ACT: tl.constexpr,
+        WORD: tl.constexpr,
         CHUNK: tl.constexpr,
         CHUNKS: tl.constexpr,
     ):
@@ -228,17 +283,14 @@ def _settle_kernel() -> Any:
         which = tl.load(owner + block)
         start = tl.load(offset + block)
         size = tl.load(sizes + which)
-        one = tl.load(live + which).to(tl.pointer_type(tl.int8))
-        other = tl.load(saved + which).to(tl.pointer_type(tl.int8))
+        one = tl.load(live + which)
+        other = tl.load(saved + which)
         bad = tl.load(flag) != 0.0
         sick = tl.load(spoilt) != 0.0
-        back = bad | (sick & (tl.load(heals + which) != 0))
-        keep = (bad == 0) & (sick == 0)
-        for i in range(CHUNKS):
-            at = start + i * CHUNK + tl.arange(0, CHUNK)
-            inside = at < size
+        if bad | (sick & (tl.load(heals + which) != 0)):
             if ACT:
-                tl.store(one + at, tl.load(other + at, mask=inside & back), mask=inside & back)
-            tl.store(other + at, tl.load(one + at, mask=inside & keep), mask=inside & keep)
+                copy(one, other, start, size, WORD, CHUNK, CHUNKS)
+        elif sick == 0:
+            copy(other, one, start, size, WORD, CHUNK, CHUNKS)
 
     return settle
