@@ -25,6 +25,7 @@ from ..diagnosis.memory import evaluation
 from ..diagnosis.throughput import host_reads
 from ..guard.finite_loss import frees_graph
 from . import (
+    _compiler_patches,
     _crash_patches,
     _loader_patches,
     _memory_patches,
@@ -263,6 +264,7 @@ TABLE = (
         when=torch.backends.cuda.is_built,
     ),
     *_optimizer_patches.PATCHES,
+    *_compiler_patches.PATCHES,
     *_memory_patches.PATCHES,
     *_time_patches.PATCHES,
     *_crash_patches.PATCHES,
