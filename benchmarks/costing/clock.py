@@ -5,6 +5,7 @@ measured. So the script is the only code of a user's there, and stands on the st
 """
 
 import atexit
+import importlib
 import os
 import time
 from typing import Any
@@ -45,6 +46,14 @@ class Clock:
                 file.write(f"{spent} {self._steps} {cut}")
 
 
+def load_compiler() -> None:
+    """Load torch's compiler: a plain run has, when its first optimizer was made.
+
+    A guarded one would at its first use, in the midst of training, or never.
+    """
+    importlib.import_module("torch._dynamo")
+
+
 def count_in_guard(clock: Clock) -> None:
     """Count where the guard hears of a step: a hook of torch's would keep it from its fast form."""
     from holdfast.boot import session
@@ -71,6 +80,7 @@ def install() -> None:
     def first(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         torch.optim.Optimizer.__init__ = made  # type: ignore[method-assign]
+        load_compiler()
         if guarded:
             count_in_guard(clock)
         clock.begin()

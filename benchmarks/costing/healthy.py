@@ -8,6 +8,7 @@ machine moves neither. Workers of loaders are processes of their own and not in 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import runpy
@@ -77,6 +78,7 @@ def be_script(path: str, marks: str) -> None:
     def first(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         torch.optim.Optimizer.__init__ = made  # type: ignore[method-assign]
+        importlib.import_module("torch._dynamo")  # as in a plain run; otherwise at its first use
         began.append(time.process_time())
         if timers is not None:
             timers.clear()
