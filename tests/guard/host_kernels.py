@@ -114,18 +114,20 @@ def _settle(
     heals: Any,
     act: bool = False,
     *rest: int,
+    word: int = 0,
     **about: Any,
-) -> str:
+) -> int:
+    word = about.get("WORD", word)
     bad, sick = (bool(_array(a, 1, ctypes.c_float)[0]) for a in (flag, spoilt))
     # Each of them is smaller than a block.
     tables = (_array(a, grid[0], ctypes.c_int64).tolist() for a in (live, saved, sizes, heals))
     for one, other, size, heals_it in zip(*tables, strict=True):
-        here, there = (_array(a, size, ctypes.c_int8) for a in (one, other))
+        here, there = (_array(a, size * word, ctypes.c_int8) for a in (one, other))
         if about.get("ACT", act) and (bad or (sick and heals_it)):
             here[:] = there
         if not (bad or sick):
             there[:] = here
-    return "compiled"
+    return word  # in place of what was compiled for it
 
 
 class _Jit:
@@ -137,8 +139,12 @@ class _Jit:
 
 
 class _Settle:
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., str]:
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., int]:
         return functools.partial(_settle, grid)
+
+
+def _settles(word: int, grid: tuple[int, ...]) -> Callable[..., int]:
+    return functools.partial(_settle, grid, word=word)
 
 
 class Event:
@@ -187,7 +193,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     put(_loss_kernel, "_kernel", lambda: _Jit(_write))
     put(_loss_kernel, "launcher", lambda compiled, grid: _write)
     put(_restore_kernel, "_settles_on", lambda device: _Settle())
-    put(_restore_kernel, "launcher", lambda compiled, grid: functools.partial(_settle, grid))
+    put(_restore_kernel, "launcher", _settles)
+    put(_restore_kernel, "_triton_integer", lambda size: size)
     put(finite_loss, "writer_for", _loss_kernel.LossWriter)
     put(fail_open, "stream_of", lambda device: 0)
     put(finite_loss, "current_device", lambda: -1)  # also where there is a GPU
