@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.actions import direct_calls
 from holdfast.boot import patches
+from holdfast.probes import spared
 
 from ..boot.test_optimizer_patches import Spy
 
@@ -39,7 +40,12 @@ class ClipSpy(Spy):
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def spy() -> ClipSpy:
+    return ClipSpy()
+
+
+@pytest.fixture
+def short(spy: ClipSpy, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Under the patches: which short ways were gone."""
     gone: list[str] = []
     for name in ("backward", "clip", "unscale"):
@@ -52,7 +58,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             return answer
 
         monkeypatch.setattr(direct_calls, name, noted)
-    spy = ClipSpy()
     patches.install(lambda: spy)  # type: ignore[arg-type,return-value]
     yield gone
     patches.uninstall()
@@ -278,3 +283,27 @@ def test_a_second_backward_is_torchs_error(short: list[str]) -> None:
 
     same(twice, nothing)
     assert short == ["backward"]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_steps_that_go_torchs_own_way_to_compare_are_the_same(
+    fused: bool, spy: ClipSpy, short: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spared, "_EVERY", 2)
+
+    def train(given: list[Tensor]) -> list[float]:
+        optimizer = torch.optim.AdamW(given, lr=0.1, fused=fused)
+        scaler = torch.amp.GradScaler(DEVICE, init_scale=16.0)
+        for _ in range(40):
+            optimizer.zero_grad()
+            scaler.scale(sum((w * w).sum() for w in given)).backward()  # type: ignore[arg-type]
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(given, 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+        return [float(w.detach().sum()) for w in given]
+
+    same(train, nothing)
+    # Every second one is timed, half of those go torch's own way; the first is not known yet.
+    assert short.count("clip") == short.count("unscale") == 30
+    assert [told["samples"] for told in spy.told] == [8.0] and spy.told[0]["own"] > 0

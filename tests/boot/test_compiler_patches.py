@@ -11,8 +11,11 @@ import torch
 from torch import nn
 from holdfast.boot import patches
 
+from holdfast.probes.spared import Spared
+
 class Engine:
     may_rewrite = True
+    spared = Spared(lambda told: None)
     def __getattr__(self, name):
         return lambda *args, **kwargs: None
 

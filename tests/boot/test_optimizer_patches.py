@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.boot import _optimizer_patches, patches
+from holdfast.probes.spared import Spared
 
 KINDS = _optimizer_patches._KINDS
 
@@ -22,6 +23,8 @@ class Spy:
     def __init__(self) -> None:
         self.began = self.ended = 0
         self.may_rewrite = True
+        self.told: list[Mapping[str, float]] = []
+        self.spared = Spared(self.told.append)
 
     def copied(self, seconds: float) -> None: ...
 

@@ -79,7 +79,7 @@ def by_trainer(kind: Trainer, steps: int, each: Callable[[], None]) -> None:
     ("train", "most"),
     [
         (partial(loop, "normed"), 61),
-        (partial(loop, "scaled and clipped, accumulated"), 140),
+        (partial(loop, "scaled and clipped, accumulated"), 144),
         (partial(by_trainer, Accelerated), 75),
         (partial(by_trainer, Closing), 61),
         (in_turns, 104),

@@ -61,6 +61,18 @@ def test_host_time_costs_nothing_where_the_device_is_behind(make_rows):
     assert (cost + half).hidden == pytest.approx((cost.hidden + half.hidden) / 2)
 
 
+def test_what_is_spared_of_torch_is_no_cost(make_rows, make_event):
+    spared = [make_event("spared", 0, at, seconds=by) for at, by in ((300, 1e-6), (900, 3e-5))]
+    cost = cost_of(make_rows(1001), 1001, spared)
+    assert cost is not None
+    assert told(cost) == "Guard cost at most 20 µs per step (0.2 %)."
+    note = cost_note(cost).replace(NBSP, " ")
+    assert "Of 50 µs in holdfast 30 µs are spared in torch" in note
+    assert (cost + cost).spared == 2 * cost.spared
+    more = cost_of(make_rows(1001), 1001, [make_event("spared", 0, 9, seconds=1.0)])
+    assert more is not None and more.ours == 0 and told(more).startswith("Guard cost at most 0")
+
+
 def test_bad_steps_are_told_apart(make_rows):
     """Looking for the line of a NaN takes as long as it takes, and is no price of a step."""
     bad = {100: 1, 700: 1}

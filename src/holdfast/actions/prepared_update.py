@@ -107,12 +107,14 @@ class PreparedUpdate:
 class PreparedSteps:
     """The steps of one optimizer: prepared where they can be, torch's own where not."""
 
-    __slots__ = ("__weakref__", "_failures", "_wait", "grads", "update")
+    __slots__ = ("__weakref__", "_failures", "_wait", "grads", "left", "update")
 
     def __init__(self) -> None:
         self.grads: list[Tensor] | None = None
         """Of all parameters, while a step is at work whose gradients somebody has read."""
         self.update: PreparedUpdate | None = None
+        self.left = 1
+        """Steps until somebody is to be asked whether a step is compared with torch's own."""
         # Steps until the next attempt: more after each one in vain.
         self._failures = self._wait = 0
 

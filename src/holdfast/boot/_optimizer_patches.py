@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from time import perf_counter
 from types import CodeType
 from typing import Any
 
@@ -69,6 +70,7 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
         given, kwargs = engine.step_begins(self, given, kwargs) or (given, kwargs)
         known = STEPS.get(id(self))
         steps = (known and known()) or steps_of(self)
+        spared, seconds = engine.spared, 0.0
         # ``torch.no_grad``, without the objects it makes.
         recording = torch.is_grad_enabled()
         _record(False)
@@ -78,11 +80,20 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
                 steps.prepare(self)
             else:
                 result = _computed(*given[1:], **kwargs) if kwargs or len(given) > 1 else None
-                if not update.run(self, steps.grads):
+                began = perf_counter()
+                if spared.own:
+                    arithmetic(self)
+                elif not update.run(self, steps.grads):
                     steps.drop()
                     arithmetic(self)
+                seconds = perf_counter() - began
         finally:
             _record(recording)
+        if spared.timed:
+            spared.took(seconds, steps=1)
+        steps.left -= 1
+        if not steps.left:
+            steps.left = spared.turn(steps)
         engine.step_ends(self)
         return result
 

@@ -96,11 +96,17 @@ def _clip(engine_of: GetEngine, original: Function) -> Function:
             parameters = list(parameters)
         engine.clip_begins(parameters)
         try:
-            if engine.may_rewrite:
+            if not engine.may_rewrite:
+                return original(parameters, *args, **kwargs)
+            spared, total = engine.spared, None
+            began = perf_counter() if spared.timed else 0.0
+            if not spared.own:
                 total = direct_calls.clip(parameters, args, kwargs)
-                if total is not None:
-                    return total
-            return original(parameters, *args, **kwargs)
+            if total is None:
+                total = original(parameters, *args, **kwargs)
+            if began:
+                spared.took(perf_counter() - began)
+            return total
         finally:
             engine.clip_ends()
 
@@ -113,11 +119,17 @@ def _unscale(engine_of: GetEngine, original: Function) -> Function:
         self: Any, optimizer: Any, inverse: Any, found: Any, allow_half: Any
     ) -> Any:
         engine = engine_of()
-        if engine is not None and engine.may_rewrite:
+        if engine is None or not engine.may_rewrite:
+            return original(self, optimizer, inverse, found, allow_half)
+        spared, answer = engine.spared, None
+        began = perf_counter() if spared.timed else 0.0
+        if not spared.own:
             answer = direct_calls.unscale(optimizer, inverse, found, allow_half)
-            if answer is not None:
-                return answer
-        return original(self, optimizer, inverse, found, allow_half)
+        if answer is None:
+            answer = original(self, optimizer, inverse, found, allow_half)
+        if began:
+            spared.took(perf_counter() - began)
+        return answer
 
     return _unscale_grads_
 

@@ -24,6 +24,7 @@ from ..actions.split_batch import Compute, Piece
 from ..checkpoint.training_state import BestState, TrainingState
 from ..config import Settings
 from ..diagnosis.throughput import worker_samples
+from ..probes.spared import Spared
 from ..run import Recorder, Run
 from .engine_state import EngineState
 from .fail_open import EnginePart, attempt, fail_open
@@ -86,6 +87,9 @@ class Engine(EnginePart):
 
         self.state = state = EngineState(settings, begin)
         super().__init__(state)
+        training = state.training
+        self.spared = Spared(lambda told: training.record_at("spared", training.iteration, told))
+        """What faster forms spare."""
         self._hooks = hooks = _Hooks.of(state)
         # The hooks of every step: as they are, for a call in between takes its time.
         loader, backward, clip = hooks.loader, hooks.backward, hooks.clip

@@ -10,7 +10,7 @@ host costs nothing, and only our kernels count.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -62,6 +62,8 @@ class Cost:
     """Whether a device computed beside the host, which hides part of our time."""
     hidden: float = 0.0
     """Share of the ordinary steps in which it hid all of it, which is then not in ``ours``."""
+    spared: float = 0.0
+    """What the guard spares of torch's own time in the ordinary steps, which is not in ``ours``."""
     budget: float = 0.0
     """The share that was allowed, where it was exceeded."""
     dropped: tuple[str, ...] = ()
@@ -106,18 +108,19 @@ class Cost:
             device=self.device or other.device,
             hidden=(self.hidden * self.steps + other.hidden * other.steps)
             / (self.steps + other.steps),
+            spared=self.spared + other.spared,
             budget=max(self.budget, other.budget),
             dropped=tuple(part for part in _DROPPED if part in (*self.dropped, *other.dropped)),
         )
 
 
-def cost_of(rows: Rows, written: int, events: Iterable[Event] = ()) -> Cost | None:
+def cost_of(rows: Rows, written: int, events: Sequence[Event] = ()) -> Cost | None:
     """The cost of one lane; None where nothing was measured.
 
     Args:
         rows: of the lane; thinned rows stand for those that are gone.
         written: how many rows there were before.
-        events: of the lane, which say what was dropped.
+        events: of the lane, which say what was dropped and what is spared.
     """
     if len(rows) < 2:
         return None
@@ -146,6 +149,9 @@ def cost_of(rows: Rows, written: int, events: Iterable[Event] = ()) -> Cost | No
     looked = looked[np.isfinite(looked)][1:]
     hidden = float(looked.mean()) if len(looked) else 0.0
     ours *= 1 - hidden
+    told = [_number(event.data.get("seconds")) for event in events if event.kind == "spared"]
+    spared = min(ours, (1 - hidden) * count * told[-1]) if told else 0.0
+    ours -= spared
     if len(kernels) > 1:
         # The first sample has compiled them. Where the device is the limit they are what is paid.
         ours = max(ours, count * float(np.median(kernels[1:])))
@@ -164,6 +170,7 @@ def cost_of(rows: Rows, written: int, events: Iterable[Event] = ()) -> Cost | No
         first=first if math.isfinite(first) else 0.0,
         device=len(kernels) > 0,
         hidden=hidden,
+        spared=spared,
         budget=max((_number(data.get("budget")) for data in over), default=0.0),
         dropped=tuple(part for part in _DROPPED if part in parts),
     )
@@ -194,7 +201,8 @@ def cost_words(cost: Cost | None) -> str:
             f"Guard cost about {_each(cost)}, {words.duration(cost.whole)} of "
             f"{words.duration(cost.wall)}{most}; rough in so short a run."
         )
-    most = "at most " if cost.device else ""
+    # What is spared of torch is not known in full.
+    most = "at most " if cost.device or cost.spared else ""
     each = _each(cost)
     start = cost.start_ours + cost.first
     begin = f"{words.duration(start)} at the start" if start > _WORTH * cost.wall else ""
@@ -223,6 +231,12 @@ def cost_note(cost: Cost | None) -> str:
         bound += (
             f". In {words.percent(cost.hidden)} of the steps that were looked at the device was "
             "behind the host, whose time costs nothing then: there only kernels count"
+        )
+    if cost.spared:
+        bound += (
+            f". Of {words.duration(cost.per_step + cost.spared / cost.steps)} in holdfast "
+            f"{words.duration(cost.spared / cost.steps)} are spared in torch: its own way through "
+            "the optimizer's step and clipping takes so much longer"
         )
     return (
         f"{cost_words(cost)} Measured: time inside holdfast on the training thread over the wall "
