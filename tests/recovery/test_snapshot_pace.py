@@ -39,9 +39,9 @@ def test_cheap_ones_are_taken_as_often_as_the_settings_say() -> None:
 
 
 def test_a_halt_of_the_optimizer_counts() -> None:
-    pace = paced(2.0, 12.0)
+    pace = paced(2.0, 12.0, times=4)
     assert pace.every == 208  # 10.4 ms in 208 steps of 10 ms are 0.5 %
-    assert pace.seconds == pytest.approx(2 * 0.0104 + 0.0004)
+    assert pace.seconds == pytest.approx(3 * 0.0104 + 0.0004)
 
 
 def test_events_that_have_not_passed_are_not_waited_for() -> None:
@@ -53,3 +53,14 @@ def test_one_that_was_interrupted_says_nothing() -> None:
     for number, seconds in enumerate([0.0004, 2.0, 0.0004, 0.0004]):
         pace.taken(16 * number, seconds, 0.16 * number)
     assert pace.every == 16
+
+
+def test_an_interval_that_the_first_ones_ask_for_is_reached_by_and_by() -> None:
+    """Two that took 3 ms at the start left a run of 1 ms a step without one for 600 steps."""
+    pace, step = Pace(RollbackSettings(every=16, cost=0.005)), 0
+    taken: list[int] = []
+    for seconds in (0.003, 0.003, 0.003, 0.0004, 0.0004, 0.0004, 0.0004):
+        pace.taken(step, seconds, 0.001 * step)
+        taken.append(step)
+        step += pace.every
+    assert taken[:4] == [0, 16, 80, 336] and pace.every == 80

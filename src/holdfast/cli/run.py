@@ -76,7 +76,8 @@ class RunCommand:
         parser.add_argument(
             "--no-fused",
             action="store_true",
-            help="keep optimizers as the script made them: no fused or foreach kernels",
+            help="keep optimizers as the script made them, and torch's own way to its kernels: no "
+            "fused or foreach form, no short way through step, backward and clipping",
         )
         parser.add_argument(
             "--no-replay",

@@ -15,6 +15,9 @@ from ..config import RollbackSettings
 from ..probes.ranks import ranks
 
 _LONGEST = 100_000
+# The first snapshots take longer than those that follow: an interval that one of them asks for is
+# reached in steps of this factor, with the snapshots in between to correct it. A choice.
+_LEAP = 4
 # A shorter interval than this costs more than ranks talking about it; a choice.
 _CLEARLY = 1.5
 
@@ -41,7 +44,8 @@ class Pace:
             # One that was interrupted says nothing about the next.
             usual = sorted(self._recent)[(len(self._recent) - 1) // 2]
             allowed = usual / max(1e-9, self._settings.cost * per_step)
-            self.wanted = max(self._settings.every, min(math.ceil(allowed), _LONGEST))
+            longest = min(_LONGEST, _LEAP * max(self.wanted, self._settings.every))
+            self.wanted = max(self._settings.every, min(math.ceil(allowed), longest))
             if ranks() == 1:
                 self.every = self.wanted
         self._recent.append(seconds)
