@@ -14,6 +14,9 @@ import sys
 from .errors import HoldfastError
 
 NEEDED = (2, 11)
+_READ = (2, 11), (2, 13)
+"""The oldest and the newest torch of which those functions were read that we go a short way around,
+and are compared with them by tests."""
 
 
 def check_torch() -> None:
@@ -25,8 +28,8 @@ def check_torch() -> None:
         HoldfastError: names the version found and the one needed.
     """
     found = installed_version()
-    numbers = re.match(r"(\d+)\.(\d+)", found)
-    if numbers is not None and (int(numbers[1]), int(numbers[2])) < NEEDED:
+    numbers = _numbers(found)
+    if numbers is not None and numbers < NEEDED:
         needed = ".".join(map(str, NEEDED))
         raise HoldfastError(
             f"torch {found} is installed, holdfast needs {needed} or newer; "
@@ -46,6 +49,17 @@ def require_torch() -> None:
             "(pytorch.org says which build is for this machine)"
         )
     check_torch()
+
+
+def was_read() -> bool:
+    """Whether what torch does between a function of its own and the kernels is known here."""
+    numbers = _numbers(installed_version())
+    return numbers is not None and _READ[0] <= numbers <= _READ[1]
+
+
+def _numbers(version: str) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def installed_version() -> str:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from holdfast import torch_version
 from holdfast.actions import direct_calls
 from holdfast.boot import patches
 from holdfast.probes import spared
@@ -307,3 +308,14 @@ def test_steps_that_go_torchs_own_way_to_compare_are_the_same(
     # Every second one is timed, half of those go torch's own way; the first is not known yet.
     assert short.count("clip") == short.count("unscale") == 30
     assert [told["samples"] for told in spy.told] == [8.0] and spy.told[0]["own"] > 0
+
+
+def test_a_torch_that_nobody_has_read_goes_its_own_way(
+    short: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_version, "installed_version", lambda: "2.99.0+cpu")
+    assert not torch_version.was_read()
+    monkeypatch.setattr(direct_calls, "_READ", False)
+    same(clipped(1.0), nothing)
+    weights()[0].sum().backward()
+    assert short == []

@@ -42,7 +42,7 @@ MAY_IMPORT = {
     # the training side: torch
     "probes": f"{BASE} shards",
     "checkpoint": f"{BASE} shards",
-    "actions": f"{BASE} shards probes checkpoint",
+    "actions": f"{BASE} torch_version shards probes checkpoint",
     "diagnosis": f"{BASE} shards redaction probes checkpoint",
     "resume": f"{BASE} shards checkpoint diagnosis",
     "recovery": f"{BASE} shards policy suspicion probes checkpoint actions resume",

@@ -25,6 +25,7 @@ class Spy:
         self.may_rewrite = True
         self.told: list[Mapping[str, float]] = []
         self.spared = Spared(self.told.append)
+        self.compares = self.spared.turn
 
     def copied(self, seconds: float) -> None: ...
 

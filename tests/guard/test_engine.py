@@ -325,3 +325,19 @@ def test_time_spent_in_a_part_that_calls_another_counts_once(make_engine: MakeEn
     attempt(engine, "guard", attempt, engine, "investigation", time.sleep, 0.05)
     spent = time.perf_counter() - began
     assert 0.05 <= engine.phases.take_host()["guard"] <= spent
+
+
+def test_a_comparison_that_fails_leaves_the_step_alone(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+
+    def turn(steps: object) -> int:
+        raise ValueError("no")
+
+    engine.spared.turn = turn  # type: ignore[method-assign]
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([weight], lr=0.1)
+    for _ in range(40):
+        weight.square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert engine.off == {"comparison"} and float(weight.detach().sum()) < 0.5

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.torch_version import TorchVersion
+
+from ..torch_version import was_read
 
 
 class Group(NamedTuple):
@@ -146,8 +147,7 @@ def _kinds() -> dict[type[Optimizer], Kind]:
     return {torch.optim.Adam: of_adam, torch.optim.AdamW: of_adam, torch.optim.SGD: of_sgd}
 
 
-# Those whose steps were read and are compared by tests, to the bit.
-KINDS = _kinds() if "2.11" <= TorchVersion(torch.__version__) < "2.14" else {}
+KINDS = _kinds() if was_read() else {}
 
 
 def form_of(group: dict[str, Any], device: torch.device) -> str:

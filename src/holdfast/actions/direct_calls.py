@@ -18,6 +18,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..torch_version import was_read
+
+_READ = was_read()
 _CLIPPING = ("max_norm", "norm_type", "error_if_nonfinite", "foreach")
 _NUMBERS = (float, int)
 
@@ -35,7 +38,8 @@ _overriding: Callable[[], bool] = torch._C._is_torch_function_mode_enabled
 def backward(root: Any) -> bool:
     """``root.backward()``; True when it was called."""
     if (
-        type(root) is not Tensor
+        not _READ
+        or type(root) is not Tensor
         or not root.requires_grad
         or root.numel() != 1
         or not root.dtype.is_floating_point
@@ -53,7 +57,7 @@ def backward(root: Any) -> bool:
 def clip(parameters: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
     """``clip_grad_norm_(parameters, *args, **kwargs)``; its result when it was called."""
     asked = {**dict(zip(_CLIPPING, args, strict=False)), **kwargs}
-    if type(parameters) is not list or len(asked) != len(args) + len(kwargs):
+    if not _READ or type(parameters) is not list or len(asked) != len(args) + len(kwargs):
         return None
     most, kind = asked.pop("max_norm", None), asked.pop("norm_type", 2.0)
     if (
@@ -83,7 +87,11 @@ def unscale(
     """``GradScaler._unscale_grads_``; what it has found on the device when it was called."""
     parameters = chain.from_iterable(map(_params_of, optimizer.param_groups))
     grads = list(filter(_is_there, map(_grad_of, parameters)))
-    if not _alike(grads) or not (device := grads[0].device) == inverse.device == found.device:
+    if (
+        not _READ
+        or not _alike(grads)
+        or not (device := grads[0].device) == inverse.device == found.device
+    ):
         return None
     if not allow_half and grads[0].dtype is torch.float16:
         return None

@@ -27,6 +27,7 @@ _WRAPPERS = ("torch.optim.optimizer", "torch.utils._contextlib")
 """Where torch defines what it wraps around a step: hooks, and the switch of gradient recording."""
 
 _CLOSURE = {"closure"}
+_NEVER = 1 << 60
 
 _profiling = torch.autograd._profiler_enabled
 _compiling = torch.compiler.is_dynamo_compiling
@@ -93,7 +94,7 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
             spared.took(seconds, steps=1)
         steps.left -= 1
         if not steps.left:
-            steps.left = spared.turn(steps)
+            steps.left = engine.compares(steps) or _NEVER
         engine.step_ends(self)
         return result
 

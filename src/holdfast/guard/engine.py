@@ -131,6 +131,11 @@ class Engine(EnginePart):
         """The script loads a file."""
         self.state.recovery.checkpoints.script.loads(file, sys._getframe())
 
+    @fail_open("comparison")
+    def compares(self, steps: object) -> int:
+        """A step of an optimizer is at a turn of the comparison; the next one is after so many."""
+        return self.spared.turn(steps)
+
     @fail_open("copy probe")
     def copied(self, seconds: float) -> None:
         """Tensors went from the host to the device."""
