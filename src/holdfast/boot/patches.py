@@ -30,6 +30,7 @@ from . import (
     _loader_patches,
     _memory_patches,
     _optimizer_patches,
+    _scaler_patches,
     _time_patches,
 )
 from ._patch import Function, GetEngine, Patch
@@ -113,67 +114,6 @@ def _clip(engine_of: GetEngine, original: Function) -> Function:
     return clip_grad_norm_
 
 
-def _unscale(engine_of: GetEngine, original: Function) -> Function:
-    @functools.wraps(original)
-    def _unscale_grads_(
-        self: Any, optimizer: Any, inverse: Any, found: Any, allow_half: Any
-    ) -> Any:
-        engine = engine_of()
-        if engine is None or not engine.may_rewrite:
-            return original(self, optimizer, inverse, found, allow_half)
-        spared, answer = engine.spared, None
-        began = perf_counter() if spared.timed else 0.0
-        if not spared.own:
-            answer = direct_calls.unscale(optimizer, inverse, found, allow_half)
-        if answer is None:
-            answer = original(self, optimizer, inverse, found, allow_half)
-        if began:
-            spared.took(perf_counter() - began)
-        return answer
-
-    return _unscale_grads_
-
-
-def _scaler_step(engine_of: GetEngine, original: Function) -> Function:
-    @functools.wraps(original)
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        engine = engine_of()
-        if engine is None or not self.is_enabled():
-            return original(self, optimizer, *args, **kwargs)
-        engine.scaler_begins(self)
-        result = original(self, optimizer, *args, **kwargs)
-        engine.scaler_ends(optimizer)
-        return result
-
-    return step
-
-
-def _scale(engine_of: GetEngine, original: Function) -> Function:
-    @functools.wraps(original)
-    def scale(self: Any, outputs: Any) -> Any:
-        engine = engine_of()
-        if engine is None or not self.is_enabled():
-            return original(self, outputs)
-        engine.scaler_used(self)
-        result = original(self, outputs)
-        engine.scaled(outputs, result)
-        return result
-
-    return scale
-
-
-def _scaler_update(engine_of: GetEngine, original: Function) -> Function:
-    @functools.wraps(original)
-    def update(self: Any, new_scale: Any = None) -> None:
-        original(self, new_scale)
-        engine = engine_of()
-        # A scale that is set by hand is left as it is, also when it is the policy that sets it.
-        if engine is not None and new_scale is None:
-            engine.scaler_updated(self)
-
-    return update
-
-
 def _copy(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
     def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -226,28 +166,6 @@ TABLE = (
         why="clipping by a NaN norm makes every gradient NaN and hides which one was first",
         make=_clip,
     ),
-    Patch(
-        target="torch.amp.GradScaler.step",
-        why="a step the scaler skips never reaches the optimizer and must be counted here",
-        make=_scaler_step,
-    ),
-    Patch(
-        target="torch.amp.GradScaler._unscale_grads_",
-        why="torch sorts gradients one by one before the one kernel that unscales them: that is "
-        "skipped where they are of one kind, to pay for the guard",
-        make=_unscale,
-    ),
-    Patch(
-        target="torch.amp.GradScaler.scale",
-        why="backward is called on the scaled loss; the row wants the loss itself, and on request "
-        "the scale begins lower",
-        make=_scale,
-    ),
-    Patch(
-        target="torch.amp.GradScaler.update",
-        why="on request the scale is kept above its floor and lowered after an explosion",
-        make=_scaler_update,
-    ),
     *(
         Patch(
             target=f"torch.optim.lr_scheduler.{scheduler}.step",
@@ -276,6 +194,7 @@ TABLE = (
         when=torch.backends.cuda.is_built,
     ),
     *_optimizer_patches.PATCHES,
+    *_scaler_patches.PATCHES,
     *_compiler_patches.PATCHES,
     *_memory_patches.PATCHES,
     *_time_patches.PATCHES,
