@@ -6,6 +6,7 @@ calls ``tick`` after every step.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import time
@@ -164,28 +165,39 @@ def compiled() -> Step:
 
 def of_milliseconds(target: float) -> Step:
     """A step on the CPU that takes about this long on this machine."""
+    return _with_products(_products(target))
+
+
+@functools.cache
+def _products(target: float) -> int:
+    """How many products of matrices fill a step up: asked once, so that copies of it are alike."""
+    few, many = 0, 50
+    base, more = (min(_took(_with_products(n)) for _ in range(3)) for n in (few, many))
+    return max(0, round((target - base) / (more - base) * (many - few)))
+
+
+def _took(step: Step, count: int = 20) -> float:
+    for _ in range(count):
+        step()
+    began = time.perf_counter()
+    for _ in range(count):
+        step()
+    return (time.perf_counter() - began) / count * 1e3
+
+
+def _with_products(count: int) -> Step:
     model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
     opt, data = torch.optim.SGD(model.parameters(), lr=1e-3), _batches(torch.randn(16, 32))
-    square, rounds = torch.randn(96, 96), 0
+    square = torch.randn(96, 96)
 
     def step() -> None:
         x = next(data)
-        for _ in range(rounds):
+        for _ in range(count):
             torch.mm(square, square)
         model(x).square().mean().backward()
         opt.step()
         opt.zero_grad()
 
-    def took(count: int) -> float:
-        began = time.perf_counter()
-        for _ in range(count):
-            step()
-        return (time.perf_counter() - began) / count * 1e3
-
-    took(20)
-    base, rounds = min(took(20) for _ in range(3)), 50
-    each = (min(took(5) for _ in range(3)) - base) / rounds
-    rounds = max(0, round((target - base) / each))
     return step
 
 
