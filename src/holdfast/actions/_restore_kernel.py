@@ -169,9 +169,9 @@ def _restore_each(pairs: Sequence[Pair], flag: Tensor, when: float) -> None:
 def _address_table(
     pairs: Sequence[Pair], addresses: Sequence[int], device: torch.device
 ) -> tuple[tuple[Tensor, ...], int]:
-    """Where they are, their words, and of each program whose it copies and from where on.
+    """Addresses and sizes in words, the pair and offset of each program; bytes of a word.
 
-    Also how many bytes a word has: as many as all of them can be taken apart into.
+    A word is as wide as all addresses and sizes allow.
     """
     sizes = [live.numel() * live.element_size() for live, _ in pairs]
     word = next(w for w in _WORDS if not any(n % w for n in (*sizes, *addresses)))
@@ -191,7 +191,7 @@ def _address_table(
 
 
 def _triton_integer(size: int) -> Any:
-    """The integer of so many bytes as Triton calls it."""
+    """Triton's integer type with this many bytes."""
     import triton.language as tl  # pyright: ignore[reportMissingImports]
 
     return getattr(tl, f"int{8 * size}")
