@@ -242,6 +242,15 @@ def test_all_lines_slower_is_no_slow_down(make_rows):
     assert kinds(make_rows, *[look("slow", now, before)] * 2) == []
 
 
+def test_a_line_that_does_all_of_a_step_is_no_slow_down_with_it(make_rows):
+    # Which of its parts takes most is chance, at the beginning and now.
+    before = [called(57, 0.0011, "optimizer"), (57, 0.0010, {}), called(57, 0.0004, "model")]
+    now = [(57, 0.0022, {}), called(57, 0.0021, "optimizer"), called(57, 0.0008, "model")]
+    assert kinds(make_rows, *[look("slow", now, before)] * 2) == []
+    grown = [called(57, 0.0010, "optimizer"), (57, 0.0061, {}), called(57, 0.0004, "model")]
+    assert kinds(make_rows, *[look("slow", grown, before)] * 2) == ["work"]
+
+
 @pytest.mark.parametrize(("retries", "what"), [(9, "retries"), (3, "work")])
 def test_a_line_is_slow_because_the_allocator_runs_out(make_rows, retries, what):
     counted = {"counts": {"retries": 1}, "counted": {"retries": retries}}

@@ -12,7 +12,6 @@ from ._lines import (
     Look,
     Place,
     Profile,
-    by_place,
     read_look,
 )
 from ._timed import (
@@ -250,23 +249,26 @@ def _hooks(look: Look, before: Profile) -> Place | None:
 
 
 def _grouped(look: Look, profile: Profile) -> _Groups:
-    """The lines; those of one small loop together, under the one that takes most."""
+    """The lines; those of one small loop together, under the one that takes most.
+
+    What a line calls is apart from its own work, each by its mark: of a line that does all of a
+    step, which of them takes most changes from look to look.
+    """
     found: _Groups = {}
-    for line in by_place(profile.lines).values():
+    for line in profile.lines:
         at, first = line.at, 0
         if line.direct and not line.mark:
             first = at.loop[0]
             if look.turn is not None and look.turn.is_loop(at.file, first):
                 first = 0  # the loop of the steps itself
-        kind = "loop" if first else "direct" if line.direct else "called"
+        kind = "loop" if first else "direct" if line.direct else line.mark
         key = (at.file, first or at.line, kind)
         known = found.get(key)
         if known is None:
-            found[key] = line
+            found[key] = replace(line)
             continue
         most, other = (line, known) if line.seconds > known.seconds else (known, line)
-        most.seconds += other.seconds
-        found[key] = most
+        found[key] = replace(most, seconds=most.seconds + other.seconds)
     return found
 
 

@@ -91,11 +91,20 @@ def _marks() -> dict[CodeType, str]:
     return {code: mark for function, mark in known if (code := _code(function)) is not None}
 
 
-def _is_step(code: CodeType) -> bool:
-    """The wrapper that every optimizer's ``step`` has: torch's, or ours in its place."""
+# What of ours runs in the place of torch's: the end of a file's name, the function, its mark.
+_IN_PLACE = (
+    ("_optimizer_patches.py", "_step.<locals>.step", OPTIMIZER),
+    ("direct_calls.py", "backward", BACKWARD),
+)
+
+
+def _mark_of(code: CodeType) -> str:
+    """The mark of what is not the user's: a step of any optimizer, or ours in torch's place."""
     name = code.co_qualname
-    ours = name == "_step.<locals>.step" and code.co_filename.endswith("_optimizer_patches.py")
-    return ours or name.endswith("profile_hook_step.<locals>.wrapper")
+    if name.endswith("profile_hook_step.<locals>.wrapper"):
+        return OPTIMIZER
+    file = code.co_filename
+    return next((m for f, n, m in _IN_PLACE if n == name and file.endswith(f)), _LIBRARY)
 
 
 class LineTree:
@@ -284,7 +293,7 @@ class LineTree:
     def _kind(self, code: CodeType) -> str:
         if kind_of(code.co_filename) == "user":
             return _USER
-        return OPTIMIZER if _is_step(code) else _LIBRARY
+        return _mark_of(code)
 
     def _child(self, parent: Node, code: CodeType | None, line: int, mark: str) -> Node:
         node = parent.children.get((code, line))
