@@ -81,10 +81,12 @@ def _measure(
         answer = _device_baseline.judge(Question(known, asked, by), square, seen, at).numpy()
         out[blocks + 1 : blocks + 1 + ANSWERS] = answer
         _array(factor, 2, ctypes.c_float)[:] = answer[5], answer[4]
+    theirs, united = (_array(a, 2, ctypes.c_float) for a in rest[:2])
     if scaled:
-        theirs, united = (_array(a, 1, ctypes.c_float) for a in rest[:2])
         out[-SCALER:] = _array(scale, 1, ctypes.c_float)[0], theirs[0]
         united[0] = 1.0 if theirs[0] > 0 else raised[0]
+    if constants["JUDGED"]:
+        united[1] = 1.0 - united[0]
     return "compiled"
 
 

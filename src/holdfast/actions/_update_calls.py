@@ -29,8 +29,9 @@ class Group(NamedTuple):
     """Arguments that stay."""
 
 
-Call = Callable[[Group, list[Tensor], float, Tensor | None, Tensor | None], None]
-"""Group, gradients, learning rate, the scale that they carry, and where it says not to step."""
+Call = Callable[[Group, list[Tensor], float, Tensor | None, Tensor | None, Tensor | None], None]
+"""Group, gradients, learning rate, the scale that they carry, where it says not to step, and by how
+much the step is then counted."""
 
 
 class Kind(NamedTuple):
@@ -57,13 +58,20 @@ def _adam_named(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fused_adam(
-    group: Group, grads: list[Tensor], lr: float, scale: Tensor | None, found: Tensor | None
+    group: Group,
+    grads: list[Tensor],
+    lr: float,
+    scale: Tensor | None,
+    found: Tensor | None,
+    more: Tensor | None,
 ) -> None:
     steps, averages, squares, *most = group.lists
     # Torch counts up before, and down by the flag after: of whole numbers that is the same. As a
     # list: a single tensor would be read on the host.
-    more = 1 if found is None else [torch.rsub(found, 1)] * len(steps)
-    torch._foreach_add_(steps, more)
+    counted = 1
+    if found is not None:
+        counted = [torch.rsub(found, 1) if more is None else more] * len(steps)
+    torch._foreach_add_(steps, counted)
     kernel = torch._fused_adamw_ if group.options[-1] else torch._fused_adam_
     kernel(
         *(group.parameters, grads, averages, squares, most[0] if most else [], steps),
@@ -76,7 +84,12 @@ def _fused_adam(
 
 def _adam_by(function: Callable[..., None]) -> Call:
     def call(
-        group: Group, grads: list[Tensor], lr: float, scale: Tensor | None, found: Tensor | None
+        group: Group,
+        grads: list[Tensor],
+        lr: float,
+        scale: Tensor | None,
+        found: Tensor | None,
+        _: Tensor | None,
     ) -> None:
         steps, averages, squares, *most = group.lists
         function(
@@ -103,7 +116,12 @@ def _sgd_named(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fused_sgd(
-    group: Group, grads: list[Tensor], lr: float, scale: Tensor | None, found: Tensor | None
+    group: Group,
+    grads: list[Tensor],
+    lr: float,
+    scale: Tensor | None,
+    found: Tensor | None,
+    _: Tensor | None,
 ) -> None:
     torch._fused_sgd_(
         *(group.parameters, grads, group.lists[0] if group.lists else []),

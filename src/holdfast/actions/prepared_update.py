@@ -56,10 +56,13 @@ class PreparedUpdate:
         self.used = False
         """Whether a step was made with it."""
 
-    def run(self, optimizer: Any, read: list[Tensor] | None) -> bool:
+    def run(self, optimizer: Any, read: list[Tensor] | None, more: Tensor | None = None) -> bool:
         """Update the parameters; False where that is torch's: then nothing was done.
 
-        ``read``: the gradients of all of them, from somebody who has just read them.
+        Args:
+            optimizer: as it is now.
+            read: the gradients of all of them, from somebody who has just read them.
+            more: 1 less its ``found_inf``, where that is known on the device.
         """
         groups, own, device = optimizer.param_groups, optimizer.__dict__, self._device
         found, scale = own.get("found_inf"), own.get("grad_scale")
@@ -100,18 +103,20 @@ class PreparedUpdate:
             return False
         self.used = True
         for known, (grads, rate) in zip(self._groups, given, strict=True):
-            known.call(known, grads, rate, scale, found)
+            known.call(known, grads, rate, scale, found, more)
         return True
 
 
 class PreparedSteps:
     """The steps of one optimizer: prepared where they can be, torch's own where not."""
 
-    __slots__ = ("__weakref__", "_failures", "_wait", "grads", "left", "update")
+    __slots__ = ("__weakref__", "_failures", "_wait", "grads", "left", "more", "update")
 
     def __init__(self) -> None:
         self.grads: list[Tensor] | None = None
         """Of all parameters, while a step is at work whose gradients somebody has read."""
+        self.more: Tensor | None = None
+        """By how much that step is counted, where a device knows it."""
         self.update: PreparedUpdate | None = None
         self.left = 1
         """Steps until somebody is to be asked whether a step is compared with torch's own."""

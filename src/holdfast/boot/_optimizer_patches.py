@@ -84,7 +84,7 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
                 began = perf_counter()
                 if spared.own:
                     arithmetic(self)
-                elif not update.run(self, steps.grads):
+                elif not update.run(self, steps.grads, steps.more):
                     steps.drop()
                     arithmetic(self)
                 seconds = perf_counter() - began

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from ..actions.prepared_update import STEPS
 from ..actions.restore_buffers import SteadyBuffers
 from ..probes import learning_rate
-from ..probes._norm_kernel import Repeat
+from ..probes._norm_kernel import FlagPair, Repeat
 from ..probes._norm_rows import Landing, Layout
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
@@ -54,6 +54,9 @@ Unwritten = tuple[torch.dtype, int, None, None]
 
 Flags = tuple[Tensor, Tensor | None]
 """Of a bad step; of buffers that are not finite, where some move."""
+
+
+Launched = tuple[Landing, Flags, FlagPair, list[Tensor]]
 
 
 class Turn(NamedTuple):
@@ -141,7 +144,7 @@ class Stretch:
         """While a step is at work: where its row will be, the flags, what a scaler has found."""
         # Where the script clips: what was launched before that, how it has left the gradients, and
         # how often buffers were written by then.
-        self._early: tuple[Landing, Flags, Tensor, Any, list[int]] | None = None
+        self._early: tuple[Landing, Flags, FlagPair, Any, list[int]] | None = None
         self.last: list[Tensor] = []
         """The losses of the step before the next one of this optimizer."""
 
@@ -254,20 +257,20 @@ class Stretch:
         landing, flags, united, grads = launched
         self._early = None
         if (known := STEPS.get(id(optimizer))) and (steps := known()):
-            steps.grads = grads
+            steps.grads, steps.more = grads, united[1]
         self.armed = landing, flags, found
-        own["found_inf"] = united
+        own["found_inf"] = united[0]
         own.setdefault("grad_scale", None)
         spent = perf_counter() - began
         self._phases.guard += spent
         self._phases.last += spent
         return True
 
-    def _launch(self, found: Tensor | None) -> tuple[Landing, Flags, Tensor, list[Tensor]] | None:
+    def _launch(self, found: Tensor | None) -> Launched | None:
         """Measure and judge the gradients.
 
-        Where the row will be, the flags, the first united with what a scaler has found, and the
-        gradients.
+        Where the row will be, the flags, the first united with what a scaler has found (and what
+        stands behind that), and the gradients.
         """
         grads = list(map(grad_of, self._parameters))
         try:
@@ -278,14 +281,14 @@ class Stretch:
             return None
         losses = self.copies or self.last
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
-        new_flag = self._repeat.new_flag
-        united = flag = new_flag()
-        at = flag.data_ptr()
+        new_pair = self._repeat.new_pair
+        united = new_pair()
+        flag, at = united[0], united[0].data_ptr()
         told = at, at
         if found is not None:
-            flag = new_flag()
+            flag = new_pair()[0]
             told, at = (found.data_ptr(), at), flag.data_ptr()
-        spoilt = new_flag() if self._buffers.moving else None
+        spoilt = new_pair()[0] if self._buffers.moving else None
         flags = at, at if spoilt is None else spoilt.data_ptr()
         landing = self._repeat.launch(grads, addresses, flags, loss.data_ptr(), told)
         return None if landing is None else (landing, (flag, spoilt), united, grads)
@@ -357,7 +360,7 @@ class Stretch:
         if armed is None or optimizer is None:
             return
         if (known := STEPS.get(id(optimizer))) and (steps := known()):
-            steps.grads = None
+            steps.grads = steps.more = None
         if armed[2] is not None:
             optimizer.__dict__["found_inf"] = armed[2]
         else:

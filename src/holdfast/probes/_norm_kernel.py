@@ -7,7 +7,7 @@ them, or the loss, is not finite; the few thousand sums are added up on the host
 arrive. Module buffers ride along at the end and raise a flag of their own. The block that finishes
 last compares the sum of all with the baseline of this run, which the first one has computed.
 Where a GradScaler is used its scale and what it found go the same way, and the flag for the
-optimizer unites what both have found.
+optimizer unites what both have found; behind it stands by how much steps are counted up.
 Mostly the sums are written straight into pinned host memory (a ``Landing``): no copy, no event.
 Where Triton is missing, or refuses, ``_foreach_norm`` is used.
 """
@@ -41,6 +41,10 @@ class ScalerOnDevice:
     """More than zero where the scaler has found something that is not finite."""
     armed: Tensor
     """The flag for the optimizer: raised if the step is bad, or if the scaler says so."""
+
+
+FlagPair = tuple[Tensor, Tensor]
+"""A flag, and the number behind it: 1 less the flag, where a launch has judged."""
 
 
 SCALER = 2
@@ -211,7 +215,7 @@ class NormKernel:
         asked: Question,
         scale: Tensor | None,
         buffers: Sequence[Tensor],
-        new_flag: Callable[[], Tensor],
+        new_pair: Callable[[], FlagPair],
     ) -> Repeat | None:
         """What launches like the last step did, with a loss and with these buffers."""
         plain = scale is None
@@ -226,7 +230,7 @@ class NormKernel:
             return None
         asks = asked.state.data_ptr(), asked.vector.data_ptr()
         about = self, layout, start, self._fixed, self._landings, asks, decides, scale
-        return Repeat(*about, buffers, new_flag)
+        return Repeat(*about, buffers, new_pair)
 
     @property
     def work(self) -> tuple[int, int, int]:
@@ -278,7 +282,7 @@ class Repeat:
     """A launch like those before it: only the row, the flags and the loss are others.
 
     ``scale`` is that of a GradScaler, where there is one: a number on the device that changes.
-    ``buffers`` stay where they are, ``new_flag`` gives a flag that is down.
+    ``buffers`` stay where they are, ``new_pair`` gives a flag that is down.
     """
 
     def __init__(
@@ -292,10 +296,10 @@ class Repeat:
         decides: bool,
         scale: Tensor | None,
         buffers: Sequence[Tensor],
-        new_flag: Callable[[], Tensor],
+        new_pair: Callable[[], FlagPair],
     ) -> None:
         self.layout, self.factor, self.scale = layout, kernel.factor, scale
-        self.new_flag = new_flag
+        self.new_pair = new_pair
         self._kernel, self._start, self._fixed, self._landings = kernel, start, fixed, landings
         self._asks, self._work, self.decides = asks, kernel.work, decides
         self._buffers, self._places = buffers, list(map(Tensor.data_ptr, buffers))

@@ -131,6 +131,8 @@ def kernel() -> Any:
                     tl.store(answer + 6, tl.load(scale).to(tl.float64))
                     tl.store(answer + 7, theirs)
                     # A scaler sums over devices, and a fused kernel takes 2.0 for "go on".
-                    tl.store(armed, tl.where(theirs > 0.0, 1.0, raised))
+                    raised = tl.where(theirs > 0.0, 1.0, raised)
+                    tl.store(armed, raised)
+                tl.store(armed + 1, 1.0 - raised)
 
     return measure

@@ -22,7 +22,7 @@ from . import _device_baseline
 from ._baseline_kernel import JudgeAlone
 from ._device_baseline import ANSWERS, Question
 from ._host_norms import INF, GradientReading
-from ._norm_kernel import NormKernel, Repeat, ScalerOnDevice
+from ._norm_kernel import FlagPair, NormKernel, Repeat, ScalerOnDevice
 from ._norm_program import available
 from ._norm_rows import Landing, Layout, Sums
 
@@ -188,8 +188,8 @@ class Meter:
         self._device = device
         self._index = device.index
         self._one = torch.ones((), dtype=torch.float32, device=device)
-        self.flags: list[Tensor] = []
-        """Flags that are down; ``flag`` makes more of them."""
+        self.unused: list[FlagPair] = []
+        """Flags that are down; ``flag_pair`` makes more of them."""
         self._zero = torch.zeros((), dtype=torch.float32, device=device)
         self._kernels: dict[torch.dtype, NormKernel] = {}
         self._no_kernel = device.type != "cuda"
@@ -308,7 +308,7 @@ class Meter:
         here = here and (scale is None or scale.device == self._device)
         if kernel is None or not here:
             return None
-        return kernel.repeat(decides, loss, asked, scale, buffers, self.flag)
+        return kernel.repeat(decides, loss, asked, scale, buffers, self.flag_pair)
 
     def _along(self, scaler: tuple[Tensor, Tensor | None] | None) -> ScalerOnDevice | None:
         """What the kernel reads and writes for a scaler; None where it cannot reach that."""
@@ -353,12 +353,16 @@ class Meter:
 
     def flag(self) -> Tensor:
         """A flag that is down."""
-        if not self.flags:
+        return self.flag_pair()[0]
+
+    def flag_pair(self) -> FlagPair:
+        """A flag that is down, and the number behind it."""
+        if not self.unused:
             # Cleared by the dozen: one launch for many steps. 16 bytes apart, since Triton compiles
             # a kernel once more for the first address that is no multiple of that.
-            flags = torch.zeros(64, 4, dtype=torch.float32, device=self._device)
-            self.flags = list(flags[:, 0].unbind())
-        return self.flags.pop()
+            room = torch.zeros(64, 4, dtype=torch.float32, device=self._device)
+            self.unused = list(zip(room[:, 0].unbind(), room[:, 1].unbind(), strict=True))
+        return self.unused.pop()
 
     def _by_kernel(
         self,
