@@ -39,7 +39,8 @@ class LossWriter:
         """The loss as it was; afterwards both hold the last finite one, if there was any."""
         if not self._copies:
             room = torch.empty(_COPIES, dtype=self._dtype, device=self._device)
-            self._copies = list(room.unbind())
+            # Handed out in the order of their addresses, from which their mean is taken at once.
+            self._copies = list(reversed(room.unbind()))
         copy = self._copies.pop()
         has_part = part is not None
         inner, times = (loss, 1.0) if part is None else part

@@ -30,6 +30,7 @@ from ..probes._norm_rows import Landing, Layout
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
 from ..probes.gradients import DeviceReading
+from ..probes.loss import mean_of
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
@@ -280,7 +281,7 @@ class Stretch:
         if grads[0].requires_grad:
             return None
         losses = self.copies or self.last
-        loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+        loss = losses[0] if len(losses) == 1 else mean_of(losses)
         new_pair = self._repeat.new_pair
         united = new_pair()
         flag, at = united[0], united[0].data_ptr()
