@@ -100,11 +100,13 @@ class StretchRows:
     def _read(self, stretch: Stretch, values: np.ndarray) -> _Arrived:
         plan, layout, writer = stretch.turn.plan, stretch.layout, self._writer
         may = not (plan.still_scaled or plan.guard.notes or writer.scaler.policy is not None)
+        along = layout.buffers_at < layout.blocks
+        buffers = values[:, layout.buffers_at : layout.blocks].sum(1).tolist() if along else None
         return _Arrived(
             stretch,
             values,
             squares=values[:, : layout.buffers_at].sum(1).tolist(),
-            buffers=values[:, layout.buffers_at : layout.blocks].sum(1).tolist(),
+            buffers=buffers or [0.0] * len(values),
             told=values[:, layout.blocks :].tolist(),
             ordinary=_ordinary(stretch),
             may=may,

@@ -77,18 +77,11 @@ class Landing:
         self.expected = 0
         """So many numbers are on their way."""
 
-    @property
-    def complete(self) -> bool:
-        """Whether every number has arrived."""
-        words = self.words[self.at, : self.expected]
-        return bool(words[-1] != _PENDING) and not bool((words == _PENDING).any())
-
-    def take(self) -> np.ndarray:
-        """The numbers; the row is free again."""
-        words = self.words[self.at, : self.expected]
-        values = words.view(np.float64).copy()
-        words.fill(_PENDING)
-        self.home.append(self)
+    def take(self) -> np.ndarray | None:
+        """The numbers, and the row is free again; None until all of them have arrived."""
+        values = _arrived(self.words[self.at, : self.expected])
+        if values is not None:
+            self.home.append(self)
         return values
 
 
@@ -98,21 +91,36 @@ class Landings:
     def __init__(self, rows: Sequence[Landing]) -> None:
         self._rows = rows
         self._words, self._width = rows[0].words, rows[0].expected
-        self._at = [row.at for row in rows]
+        first, count = rows[0].at, len(rows)
+        at = [row.at for row in rows]
+        # They are handed out in turn: mostly a part of the table, but for its end.
+        whole = at == [*range(first, first + count)]
+        self._at: slice | list[int] = slice(first, first + count) if whole else at
 
-    @property
-    def complete(self) -> bool:
-        """Whether every number has arrived."""
-        if self._words[self._at[-1], self._width - 1] == _PENDING:  # written last
-            return False
-        return not bool((self._words[self._at, : self._width] == _PENDING).any())
-
-    def take(self) -> np.ndarray:
-        """The numbers, a row for each; the rows are free again."""
-        values = self._words[self._at, : self._width].view(np.float64)
-        self._words[self._at, : self._width] = _PENDING
-        self._rows[0].home.extend(self._rows)
+    def take(self) -> np.ndarray | None:
+        """The numbers, a row for each, and the rows are free; None until all have arrived."""
+        if isinstance(self._at, slice):
+            values = _arrived(self._words[self._at, : self._width])
+        else:
+            values = self._words[self._at, : self._width]
+            if (values == _PENDING).any():
+                return None
+            self._words[self._at, : self._width] = _PENDING
+            values = values.view(np.float64)
+        if values is not None:
+            self._rows[0].home.extend(self._rows)
         return values
+
+
+def _arrived(words: np.ndarray) -> np.ndarray | None:
+    """A copy of numbers the device has written, which makes room; None where one is missing."""
+    if words.item(-1) == _PENDING:  # written last
+        return None
+    values = words.copy()
+    if (values == _PENDING).any():
+        return None
+    words.fill(_PENDING)
+    return values.view(np.float64)
 
 
 def landings(width: int) -> deque[Landing]:

@@ -7,8 +7,10 @@ travel in the device row.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Hashable, Iterable, Sequence
+import operator
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +22,8 @@ COLUMNS = {
     "loss_bad": "1 when one of them was NaN or infinite",
     "backwards": "number of backward passes in this step",
 }
+
+_base_of: Callable[[Tensor], Tensor | None] = operator.attrgetter("_base")
 
 KEPT = 64
 """Accumulation windows beyond this are folded into a running sum, so that a loop that calls
@@ -146,8 +150,8 @@ def mean_of(losses: Sequence[Tensor]) -> Tensor:
     room, start = first._base, first.storage_offset()
     if (
         room is not None
-        and all(loss._base is room for loss in losses)
-        and [loss.storage_offset() for loss in losses] == [*range(start, start + count)]
+        and all(map(operator.is_, map(_base_of, losses), itertools.repeat(room)))
+        and [*map(Tensor.storage_offset, losses)] == [*range(start, start + count)]
     ):
         return first.as_strided((count,), (1,)).mean()
     return torch.stack(list(losses)).mean()

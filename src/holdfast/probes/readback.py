@@ -62,12 +62,13 @@ class Readback:
         """Hand over everything that has arrived; ``wait`` only at the very end of a run."""
         while self.flying:
             carrier, then = self.flying[0]
-            if isinstance(carrier, Landing | Landings):
-                if not carrier.complete:
-                    if not wait:
-                        return
+            if not isinstance(carrier, _Slot):
+                values = carrier.take()
+                if values is None and wait:
                     torch.cuda.synchronize()
-                values: np.ndarray | None = carrier.take()
+                    values = carrier.take()
+                if values is None:
+                    return
             else:
                 if carrier.event is not None and not carrier.event.query():
                     if not wait:
