@@ -26,7 +26,7 @@ GUARD_COLUMNS = {
     "scaler_skipped": "1 when the user's GradScaler skipped it",
     "scale": "scale of the user's GradScaler, NaN without one",
     "guard": "host seconds spent in holdfast during this step",
-    "guard_device": "device seconds of holdfast's own kernels, sampled",
+    "guard_device": "device seconds of holdfast's own kernels beyond the host's, sampled",
     "guard_hidden": "1 when the device was behind, so that host seconds cost nothing; sampled",
 }
 

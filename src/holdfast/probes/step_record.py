@@ -56,7 +56,7 @@ class StepRecord:
     weights: Before | None = None
     checksums: Tensor | None = None
     """Of the weights before the step, where ranks must have the same."""
-    cost_events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]] = ()
+    cost_events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event, float]] = ()
     losses_decide: bool = False
     told_to: bool = False
     """Skipped on request, whatever its numbers are."""

@@ -143,18 +143,18 @@ def cost_of(rows: Rows, written: int, events: Sequence[Event] = ()) -> Cost | No
     every = max(1.0, float(rest / stands_for[late].sum()))
     count = every * float(stands_for[late].sum())
     ours = every * float((guard * stands_for)[late].sum())
-    kernels = _column(rows, "guard_device")
-    kernels = kernels[np.isfinite(kernels) & (kernels > 0)]
-    looked = _column(rows, "guard_hidden")
-    looked = looked[np.isfinite(looked)][1:]
-    hidden = float(looked.mean()) if len(looked) else 0.0
+    kernels, behind = _column(rows, "guard_device"), _column(rows, "guard_hidden")
+    # The first sample has compiled them.
+    looked = np.flatnonzero(np.isfinite(kernels) & np.isfinite(behind))[1:]
+    kernels, behind = kernels[looked], behind[looked] > 0
+    hidden = float(behind.mean()) if len(looked) else 0.0
     ours *= 1 - hidden
     told = [_number(event.data.get("seconds")) for event in events if event.kind == "spared"]
     spared = min(ours, (1 - hidden) * count * told[-1]) if told else 0.0
     ours -= spared
-    if len(kernels) > 1:
-        # The first sample has compiled them. Where the device is the limit they are what is paid.
-        ours = max(ours, count * float(np.median(kernels[1:])))
+    # Where the device is behind they are what is paid, elsewhere what they take beyond the host.
+    for share, some in ((hidden, kernels[behind]), (1 - hidden, kernels[~behind])):
+        ours += count * share * float(np.median(some)) if len(some) else 0.0
     first = float(_column(rows, "guard")[0])
     over = [event.data for event in events if event.kind == "backed_off"]
     parts = {str(data.get("part", MEASUREMENTS)) for data in over}
@@ -168,7 +168,7 @@ def cost_of(rows: Rows, written: int, events: Sequence[Event] = ()) -> Cost | No
         start_seconds=float(took[early].sum()),
         start_ours=float((guard * stands_for)[early].sum()),
         first=first if math.isfinite(first) else 0.0,
-        device=len(kernels) > 0,
+        device=len(looked) > 0,
         hidden=hidden,
         spared=spared,
         budget=max((_number(data.get("budget")) for data in over), default=0.0),
