@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-CHUNK = 4096
-CHUNKS = 16
+CHUNK = 2048
+CHUNKS = 32
 """Of so many numbers each, one after another: a block, which one program on the device measures."""
 _BLOCK = CHUNK * CHUNKS
 # Rows on their way to the host before we fall back to a copy: the host may run this far ahead.
