@@ -58,9 +58,12 @@ class _Announcing:
         self._real.exec_module(module)
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)  # pyright: ignore[reportArgumentType]
-        from . import session
+        from .collector import at_rest
 
-        session.begin()
+        with at_rest():
+            from . import session
+
+            session.begin()
         # From here on the session knows how the script ends.
         atexit.unregister(_crashed)
 
