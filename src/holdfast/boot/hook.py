@@ -58,12 +58,9 @@ class _Announcing:
         self._real.exec_module(module)
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)  # pyright: ignore[reportArgumentType]
-        from .collector import at_rest
+        from . import session
 
-        with at_rest():
-            from . import session
-
-            session.begin()
+        session.begin()
         # From here on the session knows how the script ends.
         atexit.unregister(_crashed)
 
