@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.cli import main
 from holdfast.errors import HoldfastError
-from holdfast.torch_version import check_torch
+from holdfast.torch_version import check_torch, installed_version
 
 TOO_OLD = "torch 2.10.1+cpu is installed, holdfast needs 2.11 or newer; pip install 'torch>=2.11'"
 
@@ -38,6 +39,34 @@ def test_an_old_one_is_told_with_the_one_needed(version, found):
     version(found)
     with pytest.raises(HoldfastError, match=r"torch .* is installed, holdfast needs 2\.11 or"):
         check_torch()
+
+
+@pytest.mark.parametrize(
+    "folder", ["torch-{}.dist-info", "Torch-{}.dist-info", "torch-{}.egg-info"]
+)
+def test_the_version_is_that_of_the_first_torch_on_the_path(monkeypatch, tmp_path, folder):
+    """As ``importlib.metadata`` says, also where a name alone does not tell it."""
+    path = [str(tmp_path / name) for name in ("gone", "others", "first", "second")]
+    for place, name, version in (
+        ("others", "torchvision-0.1.dist-info", "0.1"),
+        ("others", "torch_x-0.2.dist-info", "0.2"),
+        ("first", folder.format("2.12.1+cu130"), "2.12.1+cu130"),
+        ("second", "torch-2.9.0.dist-info", "2.9.0"),
+    ):
+        metadata = tmp_path / place / name
+        metadata.mkdir(parents=True)
+        file = "METADATA" if name.endswith("dist-info") else "PKG-INFO"
+        (metadata / file).write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(sys, "path", path[: 3 if "egg" in folder else 4])
+    importlib.invalidate_caches()
+    assert installed_version() == importlib.metadata.version("torch") == "2.12.1+cu130"
+
+
+def test_without_torch_there_is_no_version(monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert installed_version() == ""
 
 
 @pytest.mark.parametrize("words", [["run", "x.py"], ["train", "demo"]])

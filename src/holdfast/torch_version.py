@@ -6,8 +6,9 @@ not. Nothing here imports torch.
 
 from __future__ import annotations
 
-import importlib.metadata
+import contextlib
 import importlib.util
+import os
 import re
 import sys
 
@@ -65,9 +66,23 @@ def _numbers(version: str) -> tuple[int, int] | None:
 def installed_version() -> str:
     """The version of torch in this environment, empty if nobody can say."""
     imported = getattr(sys.modules.get("torch"), "__version__", "")
-    if imported:
-        return str(imported)
+    return str(imported) or _installed()
+
+
+def _installed() -> str:
+    """As the name of the folder with its metadata says, which is the first that python would read.
+
+    ``importlib.metadata`` imports what reads letters: a sixth of the time until a script starts.
+    """
+    for folder in sys.path:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder or os.curdir):
+                found = re.fullmatch(r"torch-([^-]+)\.dist-info", name, re.IGNORECASE)
+                if found is not None:
+                    return found[1]
+    from importlib import metadata
+
     try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
         return ""

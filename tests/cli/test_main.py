@@ -225,3 +225,24 @@ def test_the_command_line_stays_light():
     done = python("-X", "importtime", "-c", "import holdfast.cli, sys; print(*sorted(sys.modules))")
     loaded = set(done.stdout.split())
     assert not loaded & {"torch", "numpy", "rich", "holdfast.report", "holdfast.detectors"}
+
+
+def test_little_is_imported_before_the_script_starts(tmp_path):
+    """Whatever comes before delays every run; the rest comes while python starts."""
+    (tmp_path / "script.py").write_text("")
+    code = (
+        "import os, sys\n"
+        "def spawn(*args, **named):\n"
+        "    print(*sys.modules)\n"
+        "    sys.stdout.flush()\n"
+        "    os._exit(0)\n"
+        "os.posix_spawnp = spawn\n"
+        "from holdfast.cli import main\n"
+        f"main(['run', '--run-dir', {str(tmp_path / 'run')!r}, '--quiet', "
+        f"'--health', '5', {str(tmp_path / 'script.py')!r}])\n"
+    )
+    loaded = set(python("-c", code).stdout.split())
+    assert {"holdfast.launcher.supervisor"} <= loaded
+    heavy = {"numpy", "rich", "yaml", "email", "importlib.metadata", "difflib"}
+    ours = {"holdfast.detectors", "holdfast.report", "holdfast.launcher.stacks"}
+    assert not loaded & (heavy | ours)

@@ -18,6 +18,7 @@ from holdfast.config import (
     RunSettings,
     Section,
     Settings,
+    yaml_values,
 )
 from holdfast.errors import SettingsError
 
@@ -124,6 +125,29 @@ def test_words_for_true_and_false(file, text, value):
 def test_text_stays_as_written(file, text):
     assert config.load(file(f"run: {{dir: {text}}}")).run.dir == text
     assert config.load(None, [f"run.dir={text}"]).run.dir == text
+
+
+@given(
+    st.one_of(
+        st.text(alphabet="~nulNULtrueTRUEfalsFALS0123456789abx._/+-:# '\"[]{}", max_size=6),
+        st.sampled_from(
+            ["~", "", "Null", "TRUE", "False", "0x_1F", "-1_000", "010", "+0", "..", "./"]
+        ),
+        st.sampled_from(
+            ["runs/a-1.b", "../x", "C:x", "a #b", ".inf", "1e-4", "1.5", "-", "---", "=x"]
+        ),
+    )
+)
+@hypothesis_settings(max_examples=400, deadline=None)
+def test_a_value_on_the_command_line_is_what_yaml_makes_of_it(text):
+    def read(reader):
+        try:
+            value = reader(text)
+        except ValueError:
+            return "refused"
+        return type(value), repr(value)
+
+    assert read(yaml_values.word) == read(yaml_values.parse)
 
 
 def test_a_word_of_the_command_line_takes_the_type_of_its_field():

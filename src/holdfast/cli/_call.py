@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib.util
 import os
 import sys
@@ -100,5 +99,7 @@ def _nearest(path: Path) -> str:
         names = [p.name for p in path.parent.iterdir() if p.suffix == ".py"]
     except OSError:
         return ""
+    import difflib
+
     close = difflib.get_close_matches(path.name, names, n=1)
     return str(path.with_name(close[0])) if close else ""

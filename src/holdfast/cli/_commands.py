@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -51,6 +50,8 @@ def find_command(word: str) -> Any:
     if word in added:
         return added[word]()
     names = [name for name, _, _ in COMMANDS] + list(added)
+    import difflib
+
     near = difflib.get_close_matches(word, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else f"there are {', '.join(names)}; "
     raise UsageError(f"no command {word!r}; {hint}see: holdfast --help")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
 from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
@@ -105,6 +104,8 @@ class Parser(argparse.ArgumentParser):
             word = extra[0].partition("=")[0]
             if not word.startswith("-"):
                 self.error(f"unexpected argument {word!r}")
+            import difflib
+
             near = difflib.get_close_matches(word, list(self._option_string_actions), n=1)
             self.error(f"unknown option {word!r}{f', did you mean {near[0]!r}?' if near else ''}")
         return known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import shlex
 from collections.abc import Sequence
@@ -216,6 +215,8 @@ def check_codes(settings: config.Settings) -> None:
     codes = [d.code for d in (*ALL, *load_plugins(os.environ, ALL).detectors)]
     for name in named:
         if not any(code.startswith(name) for code in codes):
+            import difflib
+
             near = difflib.get_close_matches(name, codes, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "`holdfast explain` lists all of them"
             raise UsageError(f"policy.{name}: no detector has this code; {hint}")

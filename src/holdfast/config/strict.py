@@ -246,7 +246,7 @@ def _converted(value: Any, annotation: Any) -> Any:
         if kind is tuple and not value.startswith("["):
             value = [Word(word.strip()) for word in value.split(",") if word.strip()]
         else:
-            value = yaml_values.parse(value)
+            value = yaml_values.word(value)
     if kind is tuple:
         return _converted_items(value, choices)
     if annotation is bool and isinstance(value, str):

@@ -9,6 +9,7 @@ stands twice is an error.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,14 @@ _PLAIN = {
         list("-+.0123456789"),
     ),
 }
+# Text that means itself: names and paths, as they are mostly written.
+_ITSELF = r"(?:[A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_./+-]*"
+_SIMPLE: dict[str, Callable[[str], Any]] = {
+    _PLAIN["null"][0]: lambda text: None,
+    _PLAIN["bool"][0]: lambda text: text.lower() == "true",
+    _PLAIN["int"][0]: lambda text: int(text.replace("_", ""), 0),
+    _ITSELF: str,
+}
 
 
 def read(path: Path) -> Any:
@@ -44,6 +53,14 @@ def read(path: Path) -> Any:
         return parse(text)
     except ValueError as error:
         raise SettingsError(f"{path}: not valid YAML, {error}; correct that line") from None
+
+
+def word(text: str) -> Any:
+    """What ``parse`` makes of a value typed on the command line, mostly without PyYAML."""
+    for pattern, meaning in _SIMPLE.items():
+        if re.fullmatch(pattern, text):
+            return meaning(text)
+    return parse(text)
 
 
 def parse(text: str) -> Any:

@@ -8,7 +8,6 @@ line to write.
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 import shutil
@@ -98,6 +97,8 @@ def read_command(words: Sequence[str]) -> Command:
         return _ours(words)
     found = shutil.which(first) if os.sep not in first and path.suffix != ".py" else None
     if found is None:
+        import difflib
+
         near = difflib.get_close_matches(first, ["python", *LAUNCHERS], n=1)
         if near and not path.suffix:
             raise UsageError(f"no such script or program: {first}; did you mean {near[0]}?")

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from ..run import ProcessMark
 from ..types import Finding
-from . import stacks
 
 
 class HungProcess:
@@ -42,6 +41,8 @@ class HungProcess:
             return
         if self.ended_for is None and hung is not None:
             self.ended_for = hung
+            from . import stacks
+
             self._workers = [ProcessMark.of(pid) for pid in stacks.family(self._pid)[1:]]
             self._until = self._clock() + self._grace
             self._send(self._pid, signal.SIGTERM)
