@@ -347,6 +347,7 @@ class Engine(EnginePart):
     @property
     def latest(self) -> Mapping[str, float]:
         """The row of the newest step whose numbers are on the host."""
+        self.state.writer.write_waiting()
         return self.state.writer.latest
 
     def each_row(self, listener: Callable[[Mapping[str, float]], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ from .layer_norms import LayerNorms
 from .optimizer_guard import OptimizerGuard, parameters_of
 from .training import GuardedTraining
 
+# Rows that wait for others do so no longer than this once a step takes longer than before.
+_LATE = 0.05
 # Backward passes without any optimizer step before a loop is taken for one that updates by hand.
 _PASSES = 64
 
@@ -82,6 +85,9 @@ class StepWriter:
         self.suspicious = False
         """Whether the last step that is known was bad: then the weights are looked at."""
         self._rows = 0
+        # Rows of usual steps on the host, and whose they are.
+        self._waiting = deque[StepRecord]()
+        self._whose: OptimizerGuard | None = None
 
     @property
     def parameters_every(self) -> int:
@@ -174,7 +180,7 @@ class StepWriter:
     def close_step(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
         """A step is over: write its row now, or when its numbers have arrived."""
         if record.usual:
-            self.put(guard, [record])
+            self._wait(guard, record)
             return
         if guard.notes or not guard.announced:
             self._announce(guard, record)
@@ -229,10 +235,36 @@ class StepWriter:
         record.measured = None
         self._write(guard, record, late=True)
 
+    def _wait(self, guard: OptimizerGuard, record: StepRecord) -> None:
+        """Write rows of short steps together: one by one, each would find the caches cold."""
+        waiting = self._waiting
+        if waiting and self._whose is not guard:
+            self.write_waiting()
+        self._whose = guard
+        waiting.append(record)
+        if (
+            len(waiting) >= self.budget.together
+            or record.time - waiting[0].time > _LATE
+            or self.listeners
+        ):
+            self.write_waiting()
+
+    def write_waiting(self) -> None:
+        """Write the rows of steps that are over and wait for others."""
+        # Always the same queue: a signal may come between any two lines, and record an event.
+        waiting, records = self._waiting, list[StepRecord]()
+        while waiting:
+            records.append(waiting.popleft())
+        if records and self._whose is not None:
+            self.put(self._whose, records)
+
     def _write(self, guard: OptimizerGuard, record: StepRecord, *, late: bool = False) -> None:
         recorder = self.training.recorder or self.training.opened()
         if recorder is None:
             return
+        if self._waiting:
+            self.write_waiting()
+        recorder.before_event = self.write_waiting
         row = record.row
         if record.timed is not None:
             row.update(record.timed.seconds())
@@ -359,6 +391,7 @@ class StepWriter:
 
     def await_rows(self) -> None:
         """Wait until every row is written; only at the very end of a run."""
+        self.write_waiting()
         self.readback.poll(wait=True)
 
     def close(self, passes: int) -> None:
