@@ -132,21 +132,22 @@ def _sgd_by(function: Callable[..., None], *, listed: bool) -> Call:
             given = parameters, grads, buffers, scale, found
             function(*given, lr=lr, has_sparse_grad=False, **group.named)
             return
+        by: list[Tensor] | tuple[Tensor, ...] = grads
         if maximize:
-            grads = torch._foreach_neg(grads)
+            by = torch._foreach_neg(grads)
         if decay != 0 and maximize:
-            torch._foreach_add_(grads, parameters, alpha=decay)
+            torch._foreach_add_(by, parameters, alpha=decay)
         elif decay != 0:
-            grads = torch._foreach_add(grads, parameters, alpha=decay)
+            by = torch._foreach_add(grads, parameters, alpha=decay)
         if momentum != 0:
             buffers = group.lists[0]
             torch._foreach_mul_(buffers, momentum)
-            torch._foreach_add_(buffers, grads, alpha=1 - dampening)
+            torch._foreach_add_(buffers, by, alpha=1 - dampening)
             if nesterov:
-                torch._foreach_add_(grads, buffers, alpha=momentum)
+                torch._foreach_add_(by, buffers, alpha=momentum)
             else:
-                grads = buffers
-        torch._foreach_add_(parameters, grads, alpha=-lr)
+                by = buffers
+        torch._foreach_add_(parameters, by, alpha=-lr)
 
     return call
 

@@ -74,7 +74,8 @@ class StepRecords(EnginePart):
             watchers.resume()
         if not self._investigation.idle:
             attempt(self, "investigation", self._investigation.step_ends)
-        if not record.planned and self._recovery.awaits_step:
+        # A step of a fast path was not awaited.
+        if not (record.planned or record.usual) and self._recovery.awaits_step:
             attempt(self, "recovery", self._recovery.after_step, guard, record)
         if training.memory.split.news:
             attempt(self, "memory", training.memory.tell, record.step)
