@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import holdfast
-from holdfast.guard import step_writer, stretches
+from holdfast.guard import stretches, waiting_rows
 from holdfast.probes import cost_budget
 
 from . import host_kernels
@@ -142,7 +142,7 @@ def test_a_steady_step_on_a_cpu_makes_few_calls(
 ) -> None:
     engine = make_engine()
     # However slow the machine is.
-    monkeypatch.setattr(step_writer, "_LATE", 1e9)
+    monkeypatch.setattr(waiting_rows, "_LATE", 1e9)
     monkeypatch.setattr(cost_budget, "_TOGETHER_SECONDS", 1e9)
     counted = count_calls(on_a_cpu)
     assert not engine.off

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.guard import step_writer
+from holdfast.guard import waiting_rows
 from holdfast.guard.engine import Engine
 
 from .conftest import MakeEngine, MemoryRecorder
@@ -53,7 +53,7 @@ class Loop:
 
 @pytest.fixture
 def loop(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> Loop:
-    monkeypatch.setattr(step_writer, "_LATE", 1e9)  # however slow the machine is
+    monkeypatch.setattr(waiting_rows, "_LATE", 1e9)  # however slow the machine is
     loop = Loop(make_engine())
     loop.run(LEARNT)
     loop.engine.state.writer.budget.together = 8
@@ -111,7 +111,7 @@ def test_who_listens_hears_each_step_when_it_is_over(loop: Loop) -> None:
 def test_a_loop_that_becomes_slow_is_not_waited_for(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_writer, "_LATE", 0.01)
+    monkeypatch.setattr(waiting_rows, "_LATE", 0.01)
     loop.run(1, pause=0.02)
     assert loop.behind == 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,9 +31,8 @@ from .kernel_cost import KernelCost
 from .layer_norms import LayerNorms
 from .optimizer_guard import OptimizerGuard, parameters_of
 from .training import GuardedTraining
+from .waiting_rows import WaitingRows
 
-# Rows that wait for others do so no longer than this once a step takes longer than before.
-_LATE = 0.05
 # Backward passes without any optimizer step before a loop is taken for one that updates by hand.
 _PASSES = 64
 
@@ -57,11 +55,10 @@ class StepWriter:
     ) -> None:
         self.training = training
         self.skipped = 0
-        self.latest: dict[str, float] = {}
-        """The row that was written last."""
         self.listeners: list[Callable[[int, Mapping[str, float]], None]] = []
         """Handed every step and its row as it is written."""
         self.budget = Budget(settings.guard.budget)
+        self.rows = WaitingRows(self.put, self.budget)
         self.kernel_cost = KernelCost()
         asked: ScalerPolicy | None = None
         if settings.scaler.policy:
@@ -85,9 +82,6 @@ class StepWriter:
         self.suspicious = False
         """Whether the last step that is known was bad: then the weights are looked at."""
         self._rows = 0
-        # Rows of usual steps on the host, and whose they are.
-        self._waiting = deque[StepRecord]()
-        self._whose: OptimizerGuard | None = None
 
     @property
     def parameters_every(self) -> int:
@@ -180,7 +174,7 @@ class StepWriter:
     def close_step(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
         """A step is over: write its row now, or when its numbers have arrived."""
         if record.usual:
-            self._wait(guard, record)
+            self.rows.add(guard, record, at_once=bool(self.listeners))
             return
         if guard.notes or not guard.announced:
             self._announce(guard, record)
@@ -235,36 +229,12 @@ class StepWriter:
         record.measured = None
         self._write(guard, record, late=True)
 
-    def _wait(self, guard: OptimizerGuard, record: StepRecord) -> None:
-        """Write rows of short steps together: one by one, each would find the caches cold."""
-        waiting = self._waiting
-        if waiting and self._whose is not guard:
-            self.write_waiting()
-        self._whose = guard
-        waiting.append(record)
-        if (
-            len(waiting) >= self.budget.together
-            or record.time - waiting[0].time > _LATE
-            or self.listeners
-        ):
-            self.write_waiting()
-
-    def write_waiting(self) -> None:
-        """Write the rows of steps that are over and wait for others."""
-        # Always the same queue: a signal may come between any two lines, and record an event.
-        waiting, records = self._waiting, list[StepRecord]()
-        while waiting:
-            records.append(waiting.popleft())
-        if records and self._whose is not None:
-            self.put(self._whose, records)
-
     def _write(self, guard: OptimizerGuard, record: StepRecord, *, late: bool = False) -> None:
         recorder = self.training.recorder or self.training.opened()
         if recorder is None:
             return
-        if self._waiting:
-            self.write_waiting()
-        recorder.before_event = self.write_waiting
+        recorder.before_event = self.rows.write
+        self.rows.write()
         row = record.row
         if record.timed is not None:
             row.update(record.timed.seconds())
@@ -299,7 +269,7 @@ class StepWriter:
         else:
             steps.put_all([(record.step, record.time, record.row) for record in records])
         last = records[-1]
-        self.latest = last.row
+        self.rows.latest = last.row
         for listener in self.listeners:
             for record in records:
                 listener(record.step, record.row)
@@ -391,7 +361,7 @@ class StepWriter:
 
     def await_rows(self) -> None:
         """Wait until every row is written; only at the very end of a run."""
-        self.write_waiting()
+        self.rows.write()
         self.readback.poll(wait=True)
 
     def close(self, passes: int) -> None:
