@@ -54,7 +54,7 @@ class Loop:
 @pytest.fixture
 def loop(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> Loop:
     monkeypatch.setattr(waiting_rows, "_LATE", 1e9)  # however slow the machine is
-    loop = Loop(make_engine())
+    loop = Loop(make_engine(explain=False))
     loop.run(LEARNT)
     loop.engine.state.writer.budget.together = 8
     for _ in range(64):
