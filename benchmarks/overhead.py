@@ -123,7 +123,7 @@ def guard(on: bool) -> None:
 
     patches.uninstall()
     if on:
-        patches.install(session.current)
+        patches.install(session._asked)  # as a run does
 
 
 def _syncs(step: Step, guarded: bool) -> float | None:

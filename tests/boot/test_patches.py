@@ -44,6 +44,18 @@ def test_all_go_in_and_come_out_again() -> None:
     assert {t: standing(t) for t in targets()} == before
 
 
+def test_modules_tell_of_themselves_only_while_the_patches_are_in() -> None:
+    hooks = nn.modules.module
+    told = hooks._global_parameter_registration_hooks, hooks._global_module_registration_hooks
+    patches.install(lambda: None)
+    try:
+        assert [len(kind) for kind in told] == [1, 1]
+        nn.Sequential(nn.Linear(2, 2))  # without an engine nothing is told
+    finally:
+        patches.uninstall()
+    assert [len(kind) for kind in told] == [0, 0]
+
+
 def test_train_is_torchs_own_while_nothing_is_evaluated() -> None:
     own, evaluation = nn.Module.train, Evaluation(lambda *_: None)
     patches.install(lambda: None)

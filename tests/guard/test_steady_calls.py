@@ -19,7 +19,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import holdfast
-from holdfast.guard import stretches
+from holdfast.guard import stretches, waiting_rows
+from holdfast.probes import cost_budget
 
 from . import host_kernels
 from .conftest import MakeEngine
@@ -74,6 +75,30 @@ def by_trainer(kind: Trainer, steps: int, each: Callable[[], None]) -> None:
         each()
 
 
+def count_calls(train: Callable[..., None]) -> list[int]:
+    """How many functions of ours each step has called, once everything is settled."""
+    counted: list[int] = []
+    calls = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename.startswith(OURS)
+
+    def each() -> None:
+        nonlocal calls
+        counted.append(calls)
+        calls = 0
+        if len(counted) == SETTLED:
+            sys.setprofile(count)
+
+    before = sys.getprofile()
+    try:
+        train(steps=SETTLED + 60, each=each)
+    finally:
+        sys.setprofile(before)
+    return counted[SETTLED + 1 :]
+
+
 # With room for a few more than it needs. Most steps lie inside a stretch.
 @pytest.mark.parametrize(
     ("train", "most"),
@@ -95,25 +120,31 @@ def test_a_steady_step_on_a_device_makes_few_calls(
     host_kernels.install(monkeypatch)
     monkeypatch.setattr(stretches, "_LATE", 1e9)  # however slow the machine is
     engine = make_engine(device_path=True)
-    counted: list[int] = []
-    calls = 0
-
-    def count(frame: FrameType, event: str, arg: object) -> None:
-        nonlocal calls
-        calls += event == "call" and frame.f_code.co_filename.startswith(OURS)
-
-    def each() -> None:
-        nonlocal calls
-        counted.append(calls)
-        calls = 0
-        if len(counted) == SETTLED:
-            sys.setprofile(count)
-
-    before = sys.getprofile()
-    try:
-        train(steps=SETTLED + 60, each=each)
-    finally:
-        sys.setprofile(before)
+    counted = count_calls(train)
     assert not engine.off
-    assert 30 < statistics.median(counted[SETTLED + 1 :]) <= most
-    assert statistics.mean(counted[SETTLED + 1 :]) <= 2 * most
+    assert 30 < statistics.median(counted) <= most
+    assert statistics.mean(counted) <= 2 * most
+
+
+def on_a_cpu(steps: int, each: Callable[[], None]) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    data = torch.randn(steps, 4, 8, generator=torch.Generator().manual_seed(1))
+    for x in DataLoader(data, batch_size=None):  # type: ignore[arg-type]
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        each()
+
+
+def test_a_steady_step_on_a_cpu_makes_few_calls(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    # However slow the machine is.
+    monkeypatch.setattr(waiting_rows, "_LATE", 1e9)
+    monkeypatch.setattr(cost_budget, "_TOGETHER_SECONDS", 1e9)
+    counted = count_calls(on_a_cpu)
+    assert not engine.off
+    assert 30 < statistics.median(counted) <= 66
+    assert statistics.mean(counted) <= 132

@@ -133,12 +133,50 @@ def _fused_sgd(
     )
 
 
+def _sgd_by(function: Callable[..., None], *, listed: bool) -> Call:
+    """By a function of torch; ``listed``: whether that calls kernels for lists, as is done here.
+
+    On a CPU such a kernel is a loop over tensors that calls the same as torch's loop in Python.
+    Where only one of them is left, the order of both is the same, too.
+    """
+
+    def call(
+        group: Group, grads: list[Tensor], lr: float, scale: Tensor | None, found: Tensor | None
+    ) -> None:
+        decay, momentum, dampening, nesterov, maximize = group.options[len(_FORM) :]
+        parameters, several = group.parameters, maximize or decay != 0 or momentum != 0
+        if scale is not None or found is not None or (several and not listed):
+            buffers = group.lists[0] if group.lists else [None] * len(grads)
+            given = parameters, grads, buffers, scale, found
+            function(*given, lr=lr, has_sparse_grad=False, **group.named)
+            return
+        by: list[Tensor] | tuple[Tensor, ...] = grads
+        if maximize:
+            by = torch._foreach_neg(grads)
+        if decay != 0 and maximize:
+            torch._foreach_add_(by, parameters, alpha=decay)
+        elif decay != 0:
+            by = torch._foreach_add(grads, parameters, alpha=decay)
+        if momentum != 0:
+            buffers = group.lists[0]
+            torch._foreach_mul_(buffers, momentum)
+            torch._foreach_add_(buffers, by, alpha=1 - dampening)
+            if nesterov:
+                torch._foreach_add_(by, buffers, alpha=momentum)
+            else:
+                by = buffers
+        torch._foreach_add_(parameters, by, alpha=-lr)
+
+    return call
+
+
 _FORM = ("fused", "foreach", "differentiable")
 FUSED, FOREACH, SINGLE = "fused", "foreach", "single"
 
 
 def _kinds() -> dict[type[Optimizer], Kind]:
     from torch.optim.adam import _multi_tensor_adam, _single_tensor_adam
+    from torch.optim.sgd import _multi_tensor_sgd, _single_tensor_sgd
 
     of_adam = Kind(
         operator.itemgetter(
@@ -159,8 +197,11 @@ def _kinds() -> dict[type[Optimizer], Kind]:
         ),
         _sgd_state,
         _sgd_named,
-        # Its other forms take as long either way.
-        {FUSED: _fused_sgd},
+        {
+            FUSED: _fused_sgd,
+            FOREACH: _sgd_by(_multi_tensor_sgd, listed=True),
+            SINGLE: _sgd_by(_single_tensor_sgd, listed=False),
+        },
     )
     return {torch.optim.Adam: of_adam, torch.optim.AdamW: of_adam, torch.optim.SGD: of_sgd}
 

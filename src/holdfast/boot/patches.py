@@ -15,6 +15,10 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -209,7 +213,7 @@ _undo_indices: list[Callable[[], None]] = []
 
 
 def install(engine_of: GetEngine) -> None:
-    """Install every patch, and the two optimizer hooks that torch offers for this."""
+    """Install every patch, and the hooks of optimizers and modules that torch offers for this."""
     if _undo:
         return
     for patch in TABLE:
@@ -232,6 +236,13 @@ def install(engine_of: GetEngine) -> None:
         if engine is not None:
             engine.step_ends(optimizer)
 
+    def registers(module: torch.nn.Module, name: str, part: object) -> None:
+        engine = None if torch.compiler.is_dynamo_compiling() else engine_of()
+        if engine is not None:
+            engine.registers(module)
+
+    _undo.append(register_module_parameter_registration_hook(registers).remove)
+    _undo.append(register_module_module_registration_hook(registers).remove)
     _undo.append(register_optimizer_step_pre_hook(before).remove)
     _undo.append(register_optimizer_step_post_hook(after).remove)
 

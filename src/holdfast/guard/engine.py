@@ -241,6 +241,10 @@ class Engine(EnginePart):
 
     # ------------------------------------------------------------------ the optimizer
 
+    def registers(self, module: nn.Module) -> None:
+        """A module has been given a parameter or a module of its own."""
+        attempt(self, "model probe", self.state.training.registry.registers, module)
+
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
         self._hooks.optimizers.made(optimizer, models)
@@ -347,7 +351,9 @@ class Engine(EnginePart):
     @property
     def latest(self) -> Mapping[str, float]:
         """The row of the newest step whose numbers are on the host."""
-        return self.state.writer.latest
+        rows = self.state.writer.rows
+        rows.write()
+        return rows.latest
 
     def each_row(self, listener: Callable[[Mapping[str, float]], None]) -> None:
         """Hand every row from now on to somebody, on the training thread: it must be quick."""

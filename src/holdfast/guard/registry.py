@@ -35,6 +35,8 @@ class OptimizerRegistry:
         )
         """The guard of every optimizer that lives."""
         self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # By id: a module that is being made may not be ready for its own __hash__.
+        self._seen: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
         # Parameters of no module, by id: all live objects are searched for each of them once.
         self._loose: dict[int, weakref.ref[Tensor]] = {}
 
@@ -81,11 +83,22 @@ class OptimizerRegistry:
         """Every optimizer still alive, with its guard."""
         return list(self.guards.items())
 
+    def registers(self, module: nn.Module) -> None:
+        """A module has been given a parameter or a module of its own."""
+        self._seen[id(module)] = module
+
     def models_of(
         self, parameters: Sequence[Tensor], models: Iterable[nn.Module] | None = None
     ) -> list[nn.Module]:
-        """The models behind parameters; searched among all live objects only when not known."""
+        """The models behind parameters.
+
+        They are looked for when they are not known: first among the modules that torch has told us
+        of, then, for copies and what was loaded as a whole, among all live objects.
+        """
         roots = roots_of(parameters, self._models if models is None else models)
+        if not all(map(self._is_loose, _without(parameters, roots))):
+            self._models.update(self._seen.values())
+            roots = roots_of(parameters, self._models)
         if not all(map(self._is_loose, _without(parameters, roots))):
             self._models.update(live_modules())
             roots = roots_of(parameters, self._models)

@@ -74,13 +74,15 @@ class StepRecords(EnginePart):
             watchers.resume()
         if not self._investigation.idle:
             attempt(self, "investigation", self._investigation.step_ends)
-        if not record.planned and self._recovery.awaits_step:
+        # A step of a fast path was not awaited.
+        if not (record.planned or record.usual) and self._recovery.awaits_step:
             attempt(self, "recovery", self._recovery.after_step, guard, record)
         if training.memory.split.news:
             attempt(self, "memory", training.memory.tell, record.step)
         # In the midst of an iteration a graph may wait for the weights it was made with.
         between = ledger is None and not training.yet_to_step
         if between and self._recovery.due(training.iteration):
+            self._writer.rows.write()
             attempt(self, "recovery", self._recovery.boundary, training.iteration, False)
 
     def _lost(self, record: StepRecord) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -43,7 +43,7 @@ class GradientReading:
 
     norms: Sequence[float] | SupportsArray
     total: float
-    bad: list[int] = field(default_factory=list[int])
+    bad: Sequence[int] = ()
     largest: float = math.nan
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -128,11 +128,9 @@ class Batch:
     worker: int
     mark: int | None
     """Its fingerprint; None while nobody has asked for it."""
-    bad: list[tuple[str, list[int]]] = dataclasses.field(
-        default_factory=list[tuple[str, list[int]]]
-    )
-    columns: dict[str, list[int]] = dataclasses.field(default_factory=dict[str, list[int]])
-    """By the path of a table: the columns that hold its bad values."""
+    bad: Sequence[tuple[str, list[int]]] = ()
+    columns: Mapping[str, list[int]] | None = None
+    """By the path of a table: the columns that hold its bad values, once they were searched."""
     dataset: Callable[[], Any] | None = None
     """Gives what the indices are of, as long as it lives."""
     searched: bool = False
@@ -169,7 +167,7 @@ class Batch:
             "worker": self.worker,
             "fingerprint": self.fingerprint,
             "bad": [[path, rows[:_NAMED], self._samples(rows)[:_NAMED]] for path, rows in self.bad],
-            "columns": self.columns,
+            "columns": self.columns or {},
         }
 
     def _samples(self, rows: list[int]) -> list[Any]:
@@ -279,7 +277,7 @@ class LoaderLedger:
 
     def hand_out_again(self, batch: Batch, content: object) -> None:
         """A batch of before is given to the loop once more."""
-        self.fresh.append(dataclasses.replace(batch, content=content, bad=[], searched=False))
+        self.fresh.append(dataclasses.replace(batch, content=content, bad=(), searched=False))
 
     def ran_out(self) -> None:
         """The iterator is at its end: what was fetched ahead is used up next."""

@@ -1,7 +1,8 @@
 """Names of layers, and whether parameters and buffers are finite.
 
 An unmodified script never tells us its model. The modules that own the optimizer's parameters
-are found once among the live objects; only weak references to them are kept.
+are found among those that torch has told us of while they were made or, for copies, among all live
+objects; only weak references to them are kept.
 """
 
 from __future__ import annotations
