@@ -141,7 +141,12 @@ def _sgd_by(function: Callable[..., None], *, listed: bool) -> Call:
     """
 
     def call(
-        group: Group, grads: list[Tensor], lr: float, scale: Tensor | None, found: Tensor | None
+        group: Group,
+        grads: list[Tensor],
+        lr: float,
+        scale: Tensor | None,
+        found: Tensor | None,
+        _: Tensor | None,
     ) -> None:
         decay, momentum, dampening, nesterov, maximize = group.options[len(_FORM) :]
         parameters, several = group.parameters, maximize or decay != 0 or momentum != 0
