@@ -51,10 +51,8 @@ class MemoryRecorder:
         self.events: list[tuple[str, int, dict[str, Any]]] = []
         self.batches: list[dict[str, Any]] = []
         self.tables: dict[str, int] = {}
-        self.before_event: Callable[[], None] = lambda: None
 
     def event(self, kind: str, step: int, data: dict[str, Any]) -> None:
-        self.before_event()
         self.events.append((kind, step, data))
 
     def batch(self, data: dict[str, Any]) -> None:

@@ -19,8 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import holdfast
-from holdfast.guard import stretches, waiting_rows
-from holdfast.probes import cost_budget
+from holdfast.guard import stretches
 
 from . import host_kernels
 from .conftest import MakeEngine
@@ -137,14 +136,9 @@ def on_a_cpu(steps: int, each: Callable[[], None]) -> None:
         each()
 
 
-def test_a_steady_step_on_a_cpu_makes_few_calls(
-    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_steady_step_on_a_cpu_makes_few_calls(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    # However slow the machine is.
-    monkeypatch.setattr(waiting_rows, "_LATE", 1e9)
-    monkeypatch.setattr(cost_budget, "_TOGETHER_SECONDS", 1e9)
     counted = count_calls(on_a_cpu)
     assert not engine.off
-    assert 30 < statistics.median(counted) <= 66
+    assert 30 < statistics.median(counted) <= 72
     assert statistics.mean(counted) <= 132

@@ -351,9 +351,7 @@ class Engine(EnginePart):
     @property
     def latest(self) -> Mapping[str, float]:
         """The row of the newest step whose numbers are on the host."""
-        rows = self.state.writer.rows
-        rows.write()
-        return rows.latest
+        return self.state.writer.latest
 
     def each_row(self, listener: Callable[[Mapping[str, float]], None]) -> None:
         """Hand every row from now on to somebody, on the training thread: it must be quick."""

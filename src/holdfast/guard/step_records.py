@@ -82,7 +82,6 @@ class StepRecords(EnginePart):
         # In the midst of an iteration a graph may wait for the weights it was made with.
         between = ledger is None and not training.yet_to_step
         if between and self._recovery.due(training.iteration):
-            self._writer.rows.write()
             attempt(self, "recovery", self._recovery.boundary, training.iteration, False)
 
     def _lost(self, record: StepRecord) -> None:

@@ -31,7 +31,6 @@ from .kernel_cost import KernelCost
 from .layer_norms import LayerNorms
 from .optimizer_guard import OptimizerGuard, parameters_of
 from .training import GuardedTraining
-from .waiting_rows import WaitingRows
 
 # Backward passes without any optimizer step before a loop is taken for one that updates by hand.
 _PASSES = 64
@@ -55,10 +54,11 @@ class StepWriter:
     ) -> None:
         self.training = training
         self.skipped = 0
+        self.latest: Mapping[str, float] = {}
+        """The row that was written last."""
         self.listeners: list[Callable[[int, Mapping[str, float]], None]] = []
         """Handed every step and its row as it is written."""
         self.budget = Budget(settings.guard.budget)
-        self.rows = WaitingRows(self.put, self.budget)
         self.kernel_cost = KernelCost()
         asked: ScalerPolicy | None = None
         if settings.scaler.policy:
@@ -174,7 +174,7 @@ class StepWriter:
     def close_step(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
         """A step is over: write its row now, or when its numbers have arrived."""
         if record.usual:
-            self.rows.add(guard, record, at_once=bool(self.listeners))
+            self.put(guard, [record])
             return
         if guard.notes or not guard.announced:
             self._announce(guard, record)
@@ -233,8 +233,6 @@ class StepWriter:
         recorder = self.training.recorder or self.training.opened()
         if recorder is None:
             return
-        recorder.before_event = self.rows.write
-        self.rows.write()
         row = record.row
         if record.timed is not None:
             row.update(record.timed.seconds())
@@ -269,7 +267,7 @@ class StepWriter:
         else:
             steps.put_all([(record.step, record.time, record.row) for record in records])
         last = records[-1]
-        self.rows.latest = last.row
+        self.latest = last.row
         for listener in self.listeners:
             for record in records:
                 listener(record.step, record.row)
@@ -361,7 +359,6 @@ class StepWriter:
 
     def await_rows(self) -> None:
         """Wait until every row is written; only at the very end of a run."""
-        self.rows.write()
         self.readback.poll(wait=True)
 
     def close(self, passes: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,9 @@ class Recorder:
         self.lane = run.claim_lane(rank, pid)
         self.ring = Ring.create(run.ring_path(self.lane), capacity, owner=owner, pid=pid)
         self._tables = FIRST_ROW
-        self.before_event: Callable[[], None] = lambda: None
-        """Writes what is older than an event and has waited to be written."""
 
     def event(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
         """Something happened once."""
-        self.before_event()
         event = Event(time=time.time(), rank=self.rank, step=step, kind=kind, data=data)
         self.ring.put(EVENT, encode(event.to_dict()))
 

@@ -169,7 +169,6 @@ class LoaderHooks(EnginePart):
             # Between a batch and the same batch again no script can be resumed.
             position = self._position
             at = None if position.replaying or position.gives_again else sys._getframe(1)
-            self._writer.rows.write()
             where = self._training.iteration, True, again, at, position.steps
             attempt(self, "recovery", recovery.boundary, *where)
         if hasattr(iterator, "_rcvd_idx"):
@@ -257,7 +256,6 @@ class LoaderHooks(EnginePart):
         swallowed, recorder = self._watchers.swallowed, self._training.recorder
         if swallowed.batches and recorder is not None:
             # A batch without a step since the last one, of a validation perhaps: it goes on.
-            self._writer.rows.write()
             recorder.ring.beat()
         swallowed.batches += 1
         if swallowed.batches >= swallowed.due:
@@ -274,7 +272,6 @@ class LoaderHooks(EnginePart):
         if self._script.on:
             steps = self._position.steps
             attempt(self, "resume", self._script.ends, iterator, steps, sys._getframe(1))
-        self._writer.rows.write()
         self._recovery.epoch_begins()
         ledger = LoaderLedger.of(iterator, self._feed.ledger)
         ledger.ran_out()
