@@ -175,6 +175,31 @@ def test_clipping_that_is_torchs(act: Any, change: Any, short: list[str]) -> Non
     assert "clip" not in short
 
 
+def _measured(given: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    grads = [one.grad for one in given if one.grad is not None]
+    return grads, list(torch._foreach_norm(grads))
+
+
+@pytest.mark.parametrize("kind", [2.0, 2, 1.0])
+@pytest.mark.parametrize("order", [1, -1])
+def test_norms_that_were_measured_are_not_computed_again(
+    kind: float, order: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only in the order in which torch would compute them: their sum depends on it."""
+    mine, theirs = weights(), weights()
+    grads, norms = (found[::order] for found in _measured(mine))
+    asked: list[int] = []
+    own = torch._foreach_norm
+    monkeypatch.setattr(torch, "_foreach_norm", lambda *a: (asked.append(0), own(*a))[1])
+    total = direct_calls.clip(mine, (0.5,), {"norm_type": kind}, (grads, norms))
+    assert bool(asked) == (kind != 2.0 or order == -1)
+    monkeypatch.undo()
+    expected = torch.nn.utils.clip_grad_norm_(theirs, 0.5, norm_type=kind)
+    assert total is not None and torch.equal(total, expected)
+    for a, b in zip(mine, theirs, strict=True):
+        assert a.grad is not None and b.grad is not None and torch.equal(a.grad, b.grad)
+
+
 def test_a_generator_is_clipped_by_the_short_way(short: list[str]) -> None:
     same(lambda given: torch.nn.utils.clip_grad_norm_((w for w in given), 1.0), nothing)
     assert short == ["clip"]

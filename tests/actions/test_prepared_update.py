@@ -262,6 +262,21 @@ def test_a_loaded_state_lets_the_old_one_go(ran: list[bool]) -> None:
     assert ran == [True] * 5  # torch's own after loading, and prepared anew
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kind", ["AdamW", "SGD momentum"])
+def test_frozen_weights_are_left_until_they_thaw(kind: str, groups: int, ran: list[bool]) -> None:
+    """With two groups all of the second one is frozen. Torch's fused SGD cannot thaw."""
+    fused = {"fused": kind == "AdamW" or None}
+
+    def freeze(step: int, weights: list[Tensor], optimizer: Any) -> None:
+        if step < 4:
+            for weight in weights[1::2]:
+                weight.grad = None
+
+    both(freeze, kind, groups=groups, **fused)
+    assert ran == [True, True, True, False, True]
+
+
 def test_what_cannot_be_prepared_is_seldom_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
     monkeypatch.setattr(prepared_update, "_prepare", lambda _: tried.append(0))

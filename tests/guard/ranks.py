@@ -227,7 +227,7 @@ def break_guard(recorder: MemoryRecorder) -> None:
         def broken(*_: Any, **__: Any) -> Any:
             raise RuntimeError("broken on purpose")
 
-        guard._place = broken
+        guard.presence.learn = broken
 
 
 def norms_of_whole_model(steps: int = 6) -> list[list[float]]:

@@ -213,3 +213,35 @@ def test_steps_are_all_there(make_engine: MakeEngine) -> None:
     rows = engine.memory.rows()  # type: ignore[attr-defined]
     assert rows["step"].tolist() == list(range(STEPS))
     assert rows["loss_bad"].tolist() == [float(i == 4) for i in range(STEPS)]
+
+
+@pytest.mark.parametrize("dampening", [0.0, 0.3])
+def test_layers_that_thaw_in_a_switched_optimizer_begin_as_in_torch(
+    make_engine: MakeEngine, dampening: float
+) -> None:
+    """Torch's fused SGD raises where a parameter has no momentum and others have."""
+
+    def run() -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+        model[0].requires_grad_(False)
+        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=dampening)
+        for step in range(12):
+            model[0].requires_grad_(step >= 6)
+            x = torch.randn(
+                16, 4, dtype=torch.double, generator=torch.Generator().manual_seed(step)
+            )
+            (model(x).square().mean() * (torch.nan if step == 6 else 1.0)).backward()
+            if step != 6 or guarded:
+                optimizer.step()
+            optimizer.zero_grad()
+        buffers = [held["momentum_buffer"] for held in optimizer.state.values()]
+        return [*(p.detach() for p in model.parameters()), *buffers]
+
+    guarded = False
+    plain = run()
+    guarded = True
+    engine = make_engine(device_path=True)
+    torch.testing.assert_close(run(), plain)
+    switched = engine.memory.of_kind("switched_to_fused")  # type: ignore[attr-defined]
+    assert bool(switched) == (not dampening) and not engine.off

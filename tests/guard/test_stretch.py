@@ -137,6 +137,24 @@ class Scaled(Loop):
             self.optimizer.zero_grad()
 
 
+class Frozen(Loop):
+    """The same with frozen weights, which thaw, and a bad gradient behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        next(self.model.parameters()).requires_grad_(False)
+
+    def run(self, besides: Callable[[Loop, int], None]) -> None:
+        def and_thaws(loop: Loop, step: int) -> None:
+            besides(loop, step)
+            first, *_, bias = loop.model.parameters()
+            if step in (85, 118):
+                bias.grad.fill_(torch.inf)  # type: ignore[union-attr]
+            first.requires_grad_(step >= 100)
+
+        super().run(and_thaws)
+
+
 class Accumulated(Loop):
     """The same with three batches to a step, from a loader."""
 
@@ -306,6 +324,10 @@ def always_clips(loop: Loop, step: int) -> None:
         nn.utils.clip_grad_norm_(loop.model.parameters(), 0.005)
 
 
+def always_clips_all(loop: Loop, step: int) -> None:
+    nn.utils.clip_grad_norm_(loop.model.parameters(), 0.01)
+
+
 def accumulates_and_clips(loop: Loop, step: int) -> None:
     for besides in (accumulates, always_clips, schedules):
         besides(loop, step)
@@ -316,6 +338,8 @@ def accumulates_and_clips(loop: Loop, step: int) -> None:
     [
         (Loop, nothing, 60),
         (Loop, much, 20),
+        (Frozen, nothing, 60),
+        (Frozen, always_clips_all, 40),
         (Scaled, unscales_later, 60),
         pytest.param(Scaled, unscales_and_clips, 20, marks=pytest.mark.slow),
         (Scaled, much_scaled, 20),

@@ -20,7 +20,12 @@ class Group(NamedTuple):
     """What one group of parameters is updated by."""
 
     call: Call
+    own: list[Tensor]
+    """All of its parameters."""
+    positions: Sequence[int]
+    """Of those that have gradients."""
     parameters: list[Tensor]
+    """Those."""
     lists: Sequence[list[Tensor]]
     """Of its state, in the order of ``Kind.state``."""
     options: tuple[Any, ...]

@@ -24,6 +24,9 @@ _READ = was_read()
 _CLIPPING = ("max_norm", "norm_type", "error_if_nonfinite", "foreach")
 _NUMBERS = (float, int)
 
+Measured = tuple[Sequence[Tensor], Sequence[Tensor]]
+"""Gradients, and the L2 norm of each as torch would compute it for clipping."""
+
 _is_there = partial(operator.is_not, None)
 _params_of: Callable[[dict[str, Any]], list[Tensor]] = operator.itemgetter("params")
 _grad_of: Callable[[Tensor], Any] = operator.attrgetter("grad")
@@ -54,8 +57,16 @@ def backward(root: Any) -> bool:
     return True
 
 
-def clip(parameters: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """``clip_grad_norm_(parameters, *args, **kwargs)``; its result when it was called."""
+def clip(
+    parameters: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    measured: Measured | None = None,
+) -> Tensor | None:
+    """``clip_grad_norm_(parameters, *args, **kwargs)``; its result when it was called.
+
+    Norms that somebody has just ``measured`` are not computed again.
+    """
     asked = {**dict(zip(_CLIPPING, args, strict=False)), **kwargs}
     if not _READ or type(parameters) is not list or len(asked) != len(args) + len(kwargs):
         return None
@@ -72,13 +83,24 @@ def clip(parameters: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ten
     recording = torch.is_grad_enabled()
     _record(False)
     try:
-        kind = float(kind)
-        total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, kind)), kind)
+        kind, norms = float(kind), None
+        if measured is not None and kind == 2.0:
+            norms = _norms_of(grads, *measured)
+        norms = torch._foreach_norm(grads, kind) if norms is None else norms
+        total = torch.linalg.vector_norm(torch.stack(list(norms)), kind)
         share = torch.clamp(float(most) / (total + 1e-6), max=1.0)
         torch._foreach_mul_(grads, share)
     finally:
         _record(recording)
     return total
+
+
+def _norms_of(
+    grads: Sequence[Tensor], measured: Sequence[Tensor], norms: Sequence[Tensor]
+) -> Sequence[Tensor] | None:
+    """The norms, where they are of these gradients in this order and of their precision."""
+    same = len(grads) == len(measured) and all(map(operator.is_, grads, measured))
+    return norms if same and norms[0].dtype is grads[0].dtype else None
 
 
 def unscale(

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from ..probes.presence import present
 from ._update_calls import KINDS, Group, Kind, form_of
 
 _PATIENCE = 10
@@ -43,12 +44,14 @@ class PreparedUpdate:
         device: of all its parameters.
     """
 
-    __slots__ = ("_device", "_groups", "_held", "_options", "_state", "used")
+    __slots__ = ("_device", "_groups", "_held", "_options", "_partly", "_state", "used")
 
     def __init__(
         self, optimizer: Optimizer, kind: Kind, groups: Sequence[Group], device: torch.device
     ) -> None:
         self._options, self._groups = kind.options, groups
+        # Whether some of its parameters have no gradients: frozen layers, heads nobody uses.
+        self._partly = any(group.parameters is not group.own for group in groups)
         # Each parameter's own, and every tensor in them.
         self._state: tuple[Any, list[Any]] = optimizer.state, list(optimizer.state.values())
         self._held = list(chain.from_iterable(map(_values, self._state[1])))
@@ -61,7 +64,7 @@ class PreparedUpdate:
 
         Args:
             optimizer: as it is now.
-            read: the gradients of all of them, from somebody who has just read them.
+            read: the gradients that there are, from somebody who has just read them.
             more: 1 less its ``found_inf``, where that is known on the device.
         """
         groups, own, device = optimizer.param_groups, optimizer.__dict__, self._device
@@ -83,15 +86,20 @@ class PreparedUpdate:
         at = 0
         for group, known in zip(groups, self._groups, strict=True):
             parameters, rate = group["params"], group["lr"]
-            count = len(known.parameters)
+            count = len(known.own)
             if (
                 type(rate) is not float
                 or self._options(group) != known.options
                 or len(parameters) != count
-                or not all(map(operator.is_, parameters, known.parameters))
+                or not all(map(operator.is_, parameters, known.own))
             ):
                 return False
-            if read is None:
+            if self._partly:
+                there = present(list(map(_grad_of, parameters)), known.positions)
+                if there is None:
+                    return False
+                grads = there
+            elif read is None:
                 grads = list(map(_grad_of, parameters))
             else:
                 grads = read if count == len(read) else read[at : at + count]
@@ -103,7 +111,8 @@ class PreparedUpdate:
             return False
         self.used = True
         for known, (grads, rate) in zip(self._groups, given, strict=True):
-            known.call(known, grads, rate, scale, found, more)
+            if grads:
+                known.call(known, grads, rate, scale, found, more)
         return True
 
 
@@ -114,7 +123,7 @@ class PreparedSteps:
 
     def __init__(self) -> None:
         self.grads: list[Tensor] | None = None
-        """Of all parameters, while a step is at work whose gradients somebody has read."""
+        """Those that there are, while a step is at work and somebody has read them."""
         self.more: Tensor | None = None
         """By how much that step is counted, where a device knows it."""
         self.update: PreparedUpdate | None = None
@@ -166,23 +175,26 @@ def _prepare(optimizer: Any) -> PreparedUpdate | None:
     groups: list[Group] = []
     devices: set[torch.device] = set()
     for group in optimizer.param_groups:
-        parameters: list[Tensor] = list(group["params"])
-        if not parameters or not all(map(_plain, parameters)):
+        own: list[Tensor] = list(group["params"])
+        positions = [at for at, parameter in enumerate(own) if parameter.grad is not None]
+        parameters = own if len(positions) == len(own) else [own[at] for at in positions]
+        if not own or not all(map(_plain, parameters)):
             return None
-        device = parameters[0].device
+        device = (parameters or own)[0].device
         call, options = kind.calls.get(form_of(group, device)), kind.options(group)
         if call is None or group["differentiable"] or group.get("capturable"):
             return None
         if any(isinstance(value, Tensor) for value in _flat(options)):
             return None
-        if len({(p.dtype, p.device) for p in parameters}) != 1:
+        if len({(p.dtype, p.device) for p in parameters}) > 1:
             return None
         names = kind.state(group)
         each = [optimizer.state.get(parameter) or {} for parameter in parameters]
         if any(type(held.get(name)) is not Tensor for held in each for name in names):
             return None
         lists = [[held[name] for held in each] for name in names]
-        groups.append(Group(call, parameters, lists, options, kind.named(group)))
+        known = Group(call, own, positions, parameters, lists, options, kind.named(group))
+        groups.append(known)
         devices.add(device)
     if len(devices) != 1 or any(type(held) is not dict for held in optimizer.state.values()):
         return None

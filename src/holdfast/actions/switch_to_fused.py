@@ -74,6 +74,8 @@ def reason_not_fused(optimizer: Optimizer, grads: list[Tensor]) -> str:
         return "a gradient is sparse or not floating"
     if any(type(g) is not Tensor for g in grads):
         return "a gradient is a tensor subclass"
+    if type(optimizer) is torch.optim.SGD and any(map(_begins_late, optimizer.param_groups)):
+        return "a momentum with dampening begins later than others"
     if not all(_one_spread(optimizer, group["params"]) for group in optimizer.param_groups):
         return "torch has no such kernel for parameters that are spread in this way"
     return ""
@@ -86,6 +88,28 @@ def _one_spread(optimizer: Optimizer, parameters: list[Any]) -> bool:
         return True
     meshes = {p.device_mesh for p in sharded}
     return len(sharded) == len(parameters) and len(meshes) == 1 and type(optimizer) in SPREAD
+
+
+def _begins_late(group: dict[str, Any]) -> bool:
+    """Whether a momentum with dampening may begin later: its first step is not dampened."""
+    return bool(group["dampening"]) and any(p.grad is None for p in group["params"])
+
+
+def begin_momentum(optimizer: Optimizer) -> None:
+    """Before parameters have their first step when others have had theirs: frozen layers that thaw.
+
+    Torch's fused SGD has no momentum for them and raises; one of zeros comes to the same. Only
+    where the script has not asked for that form.
+    """
+    if type(optimizer) is not torch.optim.SGD or not hasattr(optimizer, _SWITCHED):
+        return
+    for group in optimizer.param_groups:
+        if not group["momentum"] or group["dampening"]:
+            continue
+        parameters = [p for p in group["params"] if p.grad is not None]
+        new = [p for p in parameters if optimizer.state[p].get("momentum_buffer") is None]
+        for parameter in new if len(new) < len(parameters) else ():
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def counts_on_host(optimizer: Optimizer) -> bool:

@@ -99,14 +99,14 @@ def _clip(engine_of: GetEngine, original: Function) -> Function:
             return original(parameters, *args, **kwargs)
         if not isinstance(parameters, torch.Tensor):
             parameters = list(parameters)
-        engine.clip_begins(parameters)
+        measured = engine.clip_begins(parameters)
         try:
             if not engine.may_rewrite:
                 return original(parameters, *args, **kwargs)
             spared, total = engine.spared, None
             began = perf_counter() if spared.timed else 0.0
             if not spared.own:
-                total = direct_calls.clip(parameters, args, kwargs)
+                total = direct_calls.clip(parameters, args, kwargs, measured)
             if total is None:
                 total = original(parameters, *args, **kwargs)
             if began:

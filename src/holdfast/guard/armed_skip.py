@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..actions.skip_update import HideGradients, RaiseFoundInf, Snapshot
+from ..actions.switch_to_fused import begin_momentum
 from ..probes.readback import wait_for
 
 HIDDEN = "hidden gradients"
@@ -62,6 +63,7 @@ class ArmedSkip:
             if wait_for(flag):
                 self.hide(optimizer)
             else:
+                begin_momentum(optimizer)
                 self._seasoned.update(positions)
                 self._last = positions
         elif fused:

@@ -10,11 +10,9 @@ take the full path. Both launch the same kernels and write the same rows, which 
 from __future__ import annotations
 
 import math
-import operator
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ from ..diagnosis.nonfinite.investigation import Investigation
 from ..probes import learning_rate
 from ..probes._host_norms import plain
 from ..probes.loss import Losses
+from ..probes.presence import present
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from ..probes.updates import EVERY as UPDATES_EVERY
@@ -46,6 +45,8 @@ class DevicePlan(Plan):
 
     count: int
     """How many groups there are."""
+    positions: Sequence[int]
+    """Of the parameters that have gradients."""
     device: torch.device
     fused: bool
     scaled: bool
@@ -104,7 +105,7 @@ class DeviceFastPath:
         rate = optimizer.param_groups[0].get("lr")
         row["lr"] = rate if type(rate) is float else learning_rate.read(optimizer)
         row["opt"], row["skipped"] = float(guard.index), 0.0
-        record.layers, record.positions, record.planned = len(grads), guard.positions, True
+        record.layers, record.positions, record.planned = len(guard.layers), plan.positions, True
         record.losses_decide = loss_decides
         scaler = None if scale is None else guard.told(optimizer, record, scale)
         plan.still_scaled = record.still_scaled
@@ -120,7 +121,7 @@ class DeviceFastPath:
             )
         record.measured, record.acted = measured, True
         guard.skip.on_device(
-            *(optimizer, measured.flag, guard.positions, plan.device),
+            *(optimizer, measured.flag, record.positions, plan.device),
             fused=plan.fused,
             united=measured.armed,
         )
@@ -183,11 +184,8 @@ class DeviceFastPath:
         ):
             return None
         parameters = groups[0]["params"] if plan.count == 1 else parameters_of(optimizer)
-        grads = list(map(grad_of, parameters))
-        if len(grads) != len(guard.positions) or any(map(operator.is_, grads, repeat(None))):
-            return None
-        first = grads[0]
-        if first.requires_grad or first.device != plan.device:
+        grads = present(list(map(grad_of, parameters)), plan.positions)
+        if not grads or grads[0].requires_grad or grads[0].device != plan.device:
             return None
         return grads
 
@@ -199,9 +197,9 @@ class DeviceFastPath:
             return
         if ranks() > 1 or not guard.outliers.passive:
             return
-        parameters = parameters_of(optimizer)
-        grads = list(map(grad_of, parameters))
-        if not grads or len(guard.positions) != len(grads) or any(g is None for g in grads):
+        positions = guard.presence.positions
+        grads = present(list(map(grad_of, parameters_of(optimizer))), positions)
+        if not grads:
             return
         # Whatever is not dense and real is unwrapped on the full path.
         device = grads[0].device
@@ -216,6 +214,7 @@ class DeviceFastPath:
             record.clipped,
             math.gcd(*sampled),
             len(optimizer.param_groups),
+            positions,
             device,
             switch_to_fused.is_fused(optimizer),
             record.scaled,

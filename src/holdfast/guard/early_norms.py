@@ -34,6 +34,8 @@ class EarlyNorms:
         self._grads = grads
         self._seal: tuple[list[int], list[int]] = [], []
         self.on_host: GradientReading | None = None
+        self.norms: Sequence[Tensor] = ()
+        """Those on the host, as tensors."""
         self.on_device: DeviceReading | None = None
 
     @classmethod
@@ -58,10 +60,15 @@ class EarlyNorms:
             )
         return early
 
+    @property
+    def measured(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Gradients and their norms, until clipping is over."""
+        return self._grads, self.norms
+
     def seal(self) -> None:
         """Clipping is over."""
         self._seal = state_of(self._grads)
-        self._grads = []
+        self._grads, self.norms = [], ()
 
     def fits(self, grads: Sequence[Tensor]) -> bool:
         """Whether these are the gradients that were measured, untouched since."""

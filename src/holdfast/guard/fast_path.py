@@ -10,18 +10,16 @@ path. Both write the same rows, which a test compares.
 from __future__ import annotations
 
 import math
-import operator
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..probes import learning_rate
-from ..probes._host_norms import read_on_host
+from ..probes._host_norms import measure_on_host
 from ..probes.loss import Losses
 from ..probes.step_record import BLANK, StepRecord
 from ..probes.updates import EVERY as UPDATES_EVERY
@@ -85,10 +83,9 @@ class FastPath:
         loss = numbers[0] if len(numbers) == 1 and not losses.values else _mean(losses)
         if not math.isfinite(loss):
             return None
-        grads = list(map(grad_of, parameters_of(optimizer)))
-        if len(grads) != len(guard.layers) or any(map(operator.is_, grads, repeat(None))):
-            return None
-        if not grads[0].is_cpu or not guard.norms.easy(grads):
+        presence = guard.presence
+        grads = presence.known(list(map(grad_of, parameters_of(optimizer))))
+        if not grads or not grads[0].is_cpu or not presence.norms.easy(grads):
             return None
         told = None if scale is None else guard.told_by_scaler(optimizer, scale)
         if scale is not None and told is None:
@@ -98,12 +95,12 @@ class FastPath:
         clipped = early is not None and early.fits(grads)
         reading = early.on_host if clipped and early is not None else None
         if reading is None:
-            reading = guard.norms.read(grads, True)
+            reading = presence.norms.read(grads, True)
         if reading.bad or not guard.outliers.baseline.usual(loss, reading.total):
             return None
         record = StepRecord(writer.number(guard), guard.index, plan.row.copy())
         record.usual = True
-        record.positions, record.layers = guard.positions, len(grads)
+        record.positions, record.layers = presence.positions, len(guard.layers)
         record.reading = reading
         row = record.row
         rate = groups[0].get("lr")
@@ -123,13 +120,12 @@ class FastPath:
         if found is None:
             return None
         plan, _ = found
-        grads = list(map(grad_of, parameters))
-        if any(map(operator.is_, grads, repeat(None))) or not grads[0].is_cpu:
-            return None
-        if not plan.guard.norms.easy(grads):
+        presence = plan.guard.presence
+        grads = presence.known(list(map(grad_of, parameters)))
+        if not grads or not grads[0].is_cpu or not presence.norms.easy(grads):
             return None
         early = EarlyNorms(grads)
-        early.on_host = read_on_host(grads)
+        early.on_host, early.norms = measure_on_host(grads)
         return early
 
     def learn(self, optimizer: Optimizer, guard: OptimizerGuard, record: StepRecord) -> None:
@@ -145,8 +141,7 @@ class FastPath:
             return  # the other ranks wait for its numbers
         if self._recovery.attentive or not guard.outliers.passive or not writer.at_ease(guard):
             return
-        parameters = parameters_of(optimizer)
-        if len(guard.positions) != len(parameters) or not all(p.is_cpu for p in parameters):
+        if not all(p.is_cpu for p in parameters_of(optimizer)):
             return
         row = BLANK | {
             "opt": float(guard.index),

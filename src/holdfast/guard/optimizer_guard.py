@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Any
 
 import torch
@@ -16,10 +15,11 @@ from ..actions import switch_to_fused
 from ..actions.restore_buffers import BufferKeeper
 from ..actions.skip_update import Snapshot
 from ..config import GuardSettings
-from ..probes._host_norms import HostNorms, plain
+from ..probes._host_norms import plain
 from ..probes.gradients import DeviceReading, Meter, Meters
 from ..probes.loss import Losses
 from ..probes.model_state import largest_on_device, nonfinite_on_host
+from ..probes.presence import Presence
 from ..probes.step_record import StepRecord
 from ..probes.updates import Updates
 from .armed_skip import FUSED, HIDDEN, SNAPSHOT, ArmedSkip
@@ -64,8 +64,7 @@ class OptimizerGuard:
             {"opt": index, "cls": cls}, self.notes, may_switch=settings.fused
         )
         self.skip = ArmedSkip()
-        self.positions: Sequence[int] = ()
-        self.norms = HostNorms()
+        self.presence = Presence()
         # How many parameters there are, and what decides where ranks share them.
         self._learnt: tuple[int, WholeNorms | None] = 0, None
 
@@ -97,9 +96,8 @@ class OptimizerGuard:
         if self.skip.armed:
             self.skip.settle(optimizer, None)
         record.layers = len(self.layers)
-        grads = list(map(grad_of, parameters))
-        if any(map(operator.is_, grads, repeat(None))):
-            grads = [grad for grad in grads if grad is not None]
+        grads = self.presence.learn(list(map(grad_of, parameters)))
+        positions, norms = self.presence.positions, self.presence.norms
         if self.buffers.known:
             self.buffers.look()
         if len(parameters) != self._learnt[0]:
@@ -108,26 +106,26 @@ class OptimizerGuard:
         if not grads and whole is None:
             self.note_losses(record, losses)
             return
-        easy = self._place(parameters, grads)
+        easy = bool(grads) and norms.easy(grads)
         # Ranks that share parameters speak of the same ones, wherever the gradients are.
-        record.positions = self.positions if whole is None else range(len(parameters))
+        record.positions = positions if whole is None else range(len(parameters))
         early = early if early is not None and early.fits(grads) else None
         record.clipped = early is not None
         if not easy:
             grads = plain(grads)
         looked_at = parameters if look_at_parameters else []
         if grads or whole is None:
-            device = self._where.of(grads, self.positions, first=not self.how)
+            device = self._where.of(grads, positions, first=not self.how)
         else:
             device = self._where.at(whole.home)
-        parts = None if whole is None else self.positions
+        parts = None if whole is None else positions
         if device is None:
             reading = early.on_host if early is not None else None
             if reading is None:
-                reading = self.norms.read(grads, easy)
+                reading = norms.read(grads, easy)
             if whole is not None:
                 refuses = bool(self.detect_only)
-                reading, record.refused = whole.on_host(reading, self.positions, refuses=refuses)
+                reading, record.refused = whole.on_host(reading, positions, refuses=refuses)
                 self._note_refused(record)
             record.see_gradients(reading)
             self.note_losses(record, losses)
@@ -188,7 +186,7 @@ class OptimizerGuard:
                         loss = losses.on_device(device)
                         measured = meter.measure(grads, loss, loss_decides=False, extras=None)
                     refuses = bool(self.detect_only)
-                    measured = whole.on_device(meter, measured, self.positions, refuses=refuses)
+                    measured = whole.on_device(meter, measured, positions, refuses=refuses)
                 assert measured is not None
                 if asked is not None:
                     meter.judge(measured, asked)
@@ -220,16 +218,6 @@ class OptimizerGuard:
     def _note_refused(self, record: StepRecord) -> None:
         if record.refused and not self.detect_only and self.whole is not None:
             self.notes += self.whole.refusal()
-
-    def _place(self, parameters: Sequence[Tensor], grads: list[Tensor]) -> bool:
-        """Learn which parameters have gradients, mostly the same ones; True when all are easy."""
-        # In the same number and with gradients throughout they are the same ones.
-        if not (len(self.positions) == len(grads) == len(parameters)):
-            positions = [i for i, p in enumerate(parameters) if p.grad is not None]
-            if positions != self.positions:
-                self.positions = positions
-                self.norms.learn(grads)
-        return self.norms.easy(grads)
 
     def _look_on_host(
         self,
@@ -307,7 +295,9 @@ class OptimizerGuard:
         self.how = FUSED if fused else SNAPSHOT
         record.acted = True
         self.skip.on_device(
-            optimizer, measured.flag, self.positions, device, fused=fused, united=measured.armed
+            *(optimizer, measured.flag, self.presence.positions, device),
+            fused=fused,
+            united=measured.armed,
         )
 
     # ------------------------------------------------------------------ for the fast path

@@ -31,6 +31,7 @@ from ..probes.batches import Batch
 from ..probes.comparable import Comparability
 from ..probes.gradients import DeviceReading
 from ..probes.loss import mean_of
+from ..probes.presence import present
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
@@ -223,8 +224,6 @@ class Stretch:
         if len(now) != len(lists) or not all(map(operator.is_, now, lists)):
             return False
         parameters = now[0] if len(now) == 1 else list(chain.from_iterable(now))
-        if len(parameters) != len(plan.guard.positions):
-            return False
         self._parameters = parameters
         # Of one that begins to move there may be no copy.
         sealed = None if self._early is None else self._early[4]
@@ -248,8 +247,8 @@ class Stretch:
         if not plan.clips:
             launched = self._launch(found)
         elif self._early is not None:
-            grads = list(map(grad_of, parameters))
-            same = self._early[3] == state_of(grads)
+            grads = present(list(map(grad_of, parameters)), plan.positions)
+            same = grads is not None and self._early[3] == state_of(grads)
             launched = (*self._early[:3], grads) if same else None
         else:
             return False
@@ -273,13 +272,10 @@ class Stretch:
         Where the row will be, the flags, the first united with what a scaler has found (and what
         stands behind that), and the gradients.
         """
-        grads = list(map(grad_of, self._parameters))
-        try:
-            addresses = list(map(Tensor.data_ptr, grads))
-        except TypeError:  # one has none
+        grads = present(list(map(grad_of, self._parameters)), self.turn.plan.positions)
+        if not grads or grads[0].requires_grad:
             return None
-        if grads[0].requires_grad:
-            return None
+        addresses = list(map(Tensor.data_ptr, grads))
         losses = self.copies or self.last
         loss = losses[0] if len(losses) == 1 else mean_of(losses)
         new_pair = self._repeat.new_pair
@@ -396,7 +392,7 @@ class Stretch:
         row["lr"], row["opt"], row["skipped"] = noted.rate, float(guard.index), 0.0
         row["backwards"] = self.turn.passes
         row.update(noted.host)
-        record.layers, record.positions = len(guard.positions), guard.positions
+        record.layers, record.positions = len(guard.layers), plan.positions
         record.planned = record.acted = True
         record.losses_decide = repeat.decides
         record.clipped = plan.clips
@@ -404,6 +400,7 @@ class Stretch:
         record.time, record.batches = noted.time, noted.batches
         record.buffers = self._buffers.which
         record.measured = DeviceReading(
-            noted.landing, noted.flag, record.layers, True, repeat.layout, factor=repeat.factor
+            *(noted.landing, noted.flag, len(record.positions), True, repeat.layout),
+            factor=repeat.factor,
         )
         return record

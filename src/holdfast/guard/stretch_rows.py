@@ -146,7 +146,7 @@ def _record(part: _Arrived, noted: Noted, row: int) -> StepRecord:
         values["scale"], values["scaler_skipped"] = numbers[7], float(numbers[8] > 0)
     record = StepRecord(noted.step, guard.index, values)
     record.time, record.batches = noted.time, noted.batches
-    record.layers, record.positions = len(guard.positions), guard.positions
-    norms = Sums(stretch.layout, part.values[row], record.layers)
+    record.layers, record.positions = len(guard.layers), stretch.turn.plan.positions
+    norms = Sums(stretch.layout, part.values[row], len(record.positions))
     record.reading = GradientReading(norms, norm)
     return record

@@ -82,16 +82,21 @@ def plain(grads: list[Tensor]) -> list[Tensor]:
 
 def read_on_host(grads: list[Tensor]) -> GradientReading:
     """Measure gradients that live on the CPU."""
+    return measure_on_host(grads)[0]
+
+
+def measure_on_host(grads: list[Tensor]) -> tuple[GradientReading, list[Tensor]]:
+    """The same, and the norms as tensors."""
     if not grads:
-        return GradientReading([], 0.0)
+        return GradientReading([], 0.0), []
     dtypes = {g.dtype for g in grads}
     # fp16 and bf16 norms must be summed in fp32: 300 squared already overflows fp16. Beside
     # fp64 they are summed in that, because it cannot be narrowed.
     wider = torch.float64 if torch.float64 in dtypes else torch.float32
-    norms = torch._foreach_norm(grads, 2, None if dtypes <= _WIDE else wider)
+    norms = list(torch._foreach_norm(grads, 2, None if dtypes <= _WIDE else wider))
     if len(dtypes) > 1:
         norms = [n.double() for n in norms]
-    return _read(grads, torch.stack(norms).tolist())
+    return _read(grads, torch.stack(norms).tolist()), norms
 
 
 def _read(grads: list[Tensor], values: list[float]) -> GradientReading:

@@ -7,6 +7,7 @@ from time import perf_counter
 
 from torch import Tensor
 
+from ...actions.direct_calls import Measured
 from ...probes._host_norms import read_on_host
 from ..early_norms import EarlyNorms
 from ..engine_state import EngineState
@@ -30,8 +31,11 @@ class ClipHooks(EnginePart):
         self._stretches, self._fast_paths = state.stretches, state.fast_paths
         self._leave_stretch = leave_stretch
 
-    def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
-        """Before clipping: measure, because a non-finite norm ruins every gradient."""
+    def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> Measured | None:
+        """Before clipping: measure, because a non-finite norm ruins every gradient.
+
+        What was measured, where that is on the host.
+        """
         stretch = self._stretches.now
         if stretch is not None and type(parameters) is list:
             # Without the wrapper, which takes as long as what it calls.
@@ -41,15 +45,15 @@ class ClipHooks(EnginePart):
                     spent = perf_counter() - began
                     self.phases.guard += spent
                     self.phases.last += spent
-                    return
+                    return None
             except Exception as error:
                 self.failed("stretch", error)
         if stretch is not None:
             self._leave_stretch()
-        self._measure(parameters)
+        return self._measure(parameters)
 
     @fail_open("clip probe")
-    def _measure(self, parameters: Iterable[Tensor] | Tensor) -> None:
+    def _measure(self, parameters: Iterable[Tensor] | Tensor) -> Measured | None:
         clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         clipped, window = self._clip_order.of(clipped), self._window
         window.drop_early(self._writer)
@@ -65,6 +69,7 @@ class ClipHooks(EnginePart):
                 window.losses_decide,
             )
         window.early = early
+        return early.measured if early.norms else None
 
     def clip_ends(self) -> None:
         """Clipping is over: the measurement holds as long as nobody touches the gradients."""

@@ -181,7 +181,7 @@ class OptimizerHooks(EnginePart):
         """A step of a stretch is over: its record comes later, but for what watchers ask of it."""
         guard, noted = stretch.turn.plan.guard, stretch.noted[-1]
         record = StepRecord(noted.step, guard.index, {"data_wait": math.nan, **noted.host})
-        record.positions = guard.positions
+        record.positions = stretch.turn.plan.positions
         self._watchers.step_ended(record, sys._getframe())
 
     @fail_open("stretch")
