@@ -70,7 +70,7 @@ def _mlp(width: int, depth: int) -> nn.Sequential:
     return nn.Sequential(*layers).to(DEVICE)
 
 
-def _small() -> tuple[nn.Module, Tensor]:
+def _small() -> tuple[nn.Sequential, Tensor]:
     """A model that is bound by the host: kernels on a GPU, Python and dispatch on a CPU."""
     width, depth, batch = (256, 12, 64) if CUDA else (64, 4, 32)
     return _mlp(width, depth), torch.randn(batch, width, device=DEVICE)
@@ -80,9 +80,12 @@ def _adamw(parameters: Any, *, fused: bool = True) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-4, fused=fused or None)
 
 
-def loop(*, accumulate: int = 1, fused: bool = True, clip: bool = False) -> Step:
-    """Forward, backward, step, zero_grad."""
+def loop(
+    *, accumulate: int = 1, fused: bool = True, clip: bool = False, frozen: bool = False
+) -> Step:
+    """Forward, backward, step, zero_grad; ``frozen``: of the first half of the layers."""
     model, x = _small()
+    model[: len(model) // 2 if frozen else 0].requires_grad_(False)
     opt, data = _adamw(model.parameters(), fused=fused), _batches(x)
 
     def step() -> None:
@@ -302,6 +305,7 @@ ROWS = (
     Row(name="loop", what="plain loop, fused AdamW", make=loop),
     Row(name="loop-adamw", what="the same, AdamW by default", make=lambda: loop(fused=False)),
     Row(name="clip", what="with clip_grad_norm_", make=lambda: loop(clip=True)),
+    Row(name="frozen", what="half of the layers frozen", make=lambda: loop(frozen=True)),
     Row(name="accumulate", what="4 batches to a step", make=lambda: loop(accumulate=4)),
     Row(name="scaler", what="GradScaler", make=lambda: scaled(clip=False)),
     Row(name="scaler-clip", what="GradScaler, unscale_, clip", make=lambda: scaled(clip=True)),
