@@ -245,3 +245,26 @@ def test_layers_that_thaw_in_a_switched_optimizer_begin_as_in_torch(
     torch.testing.assert_close(run(), plain)
     switched = engine.memory.of_kind("switched_to_fused")  # type: ignore[attr-defined]
     assert bool(switched) == (not dampening) and not engine.off
+
+
+def test_a_group_that_is_added_takes_the_form_of_the_others(make_engine: MakeEngine) -> None:
+    """Otherwise all would be skipped by copies from then on."""
+    engine = make_engine(device_path=True)
+    torch.manual_seed(0)
+    body, head = nn.Linear(4, 8), nn.Linear(8, 1)
+    optimizer = optim.AdamW(head.parameters(), lr=0.1)
+    for step in range(8):
+        if step == 4:
+            optimizer.add_param_group({"params": body.parameters(), "lr": 0.01})
+        head(body(torch.randn(16, 4)).tanh()).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert [group["fused"] for group in optimizer.param_groups] == [True, True]
+    saved = optimizer.state_dict()
+    assert [group["fused"] for group in saved["param_groups"]] == [None, None]
+    optimizer.load_state_dict(saved)
+    head(torch.randn(16, 8)).square().mean().backward()
+    optimizer.step()
+    assert [group["foreach"] for group in optimizer.state_dict()["param_groups"]] == [None, None]
+    how = [data["how"] for data in engine.memory.of_kind("optimizer")]  # type: ignore[attr-defined]
+    assert set(how) == {"fused"} and not engine.off

@@ -657,3 +657,31 @@ def test_where_steps_are_long_no_batch_is_held_for_a_stretch(
     monkeypatch.setattr(stretches, "_LATE", 0.16)
     Loop().run(nothing)
     assert not stepped and not engine.off
+
+
+def test_what_takes_turns_is_laid_out_once(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tasks with a head each, of other sizes: the tables of both stay on the device."""
+    host_kernels.install(monkeypatch)
+    made: list[list[int]] = []
+    own = _norm_kernel.Layout.of
+
+    def counted(sizes: list[int], gradients: int, device: torch.device) -> object:
+        made.append(sizes)
+        return own(sizes, gradients, device)
+
+    monkeypatch.setattr(_norm_kernel.Layout, "of", counted)
+    engine = make_engine(device_path=True)
+    torch.manual_seed(0)
+    body, heads = nn.Linear(4, 8), [nn.Linear(8, 1), nn.Linear(8, 3)]
+    every = [*body.parameters(), *heads[0].parameters(), *heads[1].parameters()]
+    optimizer = torch.optim.AdamW(every, lr=1e-2)
+    for step in range(40):
+        heads[step % 2](body(batch(step))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    engine.close()
+    assert len(made) == 2
+    rows = engine.memory.rows()  # type: ignore[attr-defined]
+    assert len(rows) == 40 and np.isfinite(rows["grad_norm"]).all()

@@ -158,17 +158,21 @@ def to_device_counters(optimizer: Any) -> bool:
 
 
 def _change(optimizer: Any, options: dict[str, bool]) -> None:
-    chosen = [{k: g.get(k) for k in options} for g in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group.update(options)
+    chosen: list[dict[str, Any]] = vars(optimizer).setdefault(_SWITCHED, [])
+    first = not chosen
+    # A group may have been added since the others were switched.
+    chosen += ({} for _ in optimizer.param_groups[len(chosen) :])
+    for group, own in zip(optimizer.param_groups, chosen, strict=False):
+        for key, value in options.items():
+            own.setdefault(key, group.get(key))
+            group[key] = value
         for parameter in group["params"]:
             state = optimizer.state.get(parameter)
             for key in _COUNTERS if state else ():
                 value = state.get(key)
                 if isinstance(value, Tensor) and value.device != parameter.device:
                     state[key] = value.to(parameter.device, torch.float32)
-    if not hasattr(optimizer, _SWITCHED):
-        setattr(optimizer, _SWITCHED, True)
+    if first:
         optimizer.register_state_dict_post_hook(lambda _, saved: _as_chosen(saved, chosen))
 
 

@@ -28,7 +28,7 @@ class OptimizerForm:
         may_switch: bool,
     ) -> None:
         self._about, self._notes, self._may_switch = about, notes, may_switch
-        self._seen = 0
+        self._seen = 0, 0
 
     def on_host(self, optimizer: Optimizer, grads: list[Tensor]) -> None:
         """The best one where the host decides."""
@@ -46,8 +46,8 @@ class OptimizerForm:
         return fused
 
     def _is_new(self, optimizer: Optimizer) -> bool:
-        """True once, and again after loading a state: that makes a list of groups as saved."""
-        groups = id(optimizer.param_groups)
+        """True once, after loading a state, which makes new groups, and with another group."""
+        groups = id(optimizer.param_groups), len(optimizer.param_groups)
         new, self._seen = self._seen != groups, groups
         return new
 

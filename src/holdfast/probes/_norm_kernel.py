@@ -54,6 +54,19 @@ SCALER = 2
 # Lists of addresses that a device keeps: an allocator hands out the same ones in turn, and 36 were
 # seen in 100 steps of a trainer.
 _TOLD = 64
+# Layouts that are kept: of steps with and without buffers, of tasks and layers that take turns.
+_LAID = 16
+
+_Laid = tuple[
+    Layout,
+    int,
+    list[int],
+    dict[tuple[int, ...], Tensor],
+    dict[tuple[Any, ...], Callable[..., object]],
+    deque[Landing],
+]
+"""A layout and what belongs to it: how many gradients it has, what is the same in all its launches,
+addresses and launches that are known, rows to write."""
 
 
 class NormKernel:
@@ -72,6 +85,8 @@ class NormKernel:
         self._tables: deque[tuple[Tensor, np.ndarray, torch.cuda.Event]] = deque()
         self._landings: deque[Landing] = deque()
         self._launchers: dict[tuple[Any, ...], Callable[..., object]] = {}
+        self._laid: dict[tuple[int, ...], _Laid] = {}
+        """By sizes and number of gradients, the latest last."""
         self._terms = TermsOnDevice(device)
         # The sum over all blocks, and how many have added theirs; left at zero by the last one.
         # Behind the sum: the baseline, for the one that judges.
@@ -241,13 +256,20 @@ class NormKernel:
         sizes = list(map(Tensor.numel, measured))
         if self.layout is not None and (self.layout.sizes, self._gradients) == (sizes, gradients):
             return
-        self._gradients = gradients
-        self.layout = Layout.of(sizes, gradients, self._device)
-        self._told = {}
-        self._fixed = [0, *(t.data_ptr() for t in self.layout.on_device)]
-        self._launchers = {}
-        # Those still on their way keep their memory until they are read.
-        self._landings = landings(2 * ((self.layout.blocks + ANSWERS + SCALER) // 2 + 1))
+        key = (*sizes, gradients)
+        laid = self._laid.pop(key, None)
+        if laid is None:
+            layout = Layout.of(sizes, gradients, self._device)
+            fixed = [0, *(t.data_ptr() for t in layout.on_device)]
+            # Those still on their way keep their memory until they are read.
+            rows = landings(2 * ((layout.blocks + ANSWERS + SCALER) // 2 + 1))
+            laid = layout, gradients, fixed, {}, {}, rows
+        self._laid[key] = laid
+        if len(self._laid) > _LAID:
+            del self._laid[next(iter(self._laid))]
+        self.layout, self._gradients, self._fixed, self._told, self._launchers, self._landings = (
+            laid
+        )
 
     def _upload(self, addresses: list[int]) -> None:
         """Tell the device where the gradients are; some loops allocate them anew each step."""
