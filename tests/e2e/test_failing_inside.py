@@ -77,7 +77,7 @@ PARTS = {
     "holdfast.probes.loss:Losses.saw": "loss probe",
     "holdfast.guard.fast_paths:FastPaths.clip": "clip probe",
     "holdfast.guard.early_norms:EarlyNorms.seal": "clip probe",
-    "holdfast.guard.fast_path:read_on_host": "clip probe",
+    "holdfast.guard.fast_path:measure_on_host": "clip probe",
     "holdfast.guard.fast_paths:FastPaths.open": "guard",
     "holdfast.guard.optimizer_guard:OptimizerGuard.before": "guard",
     "holdfast.guard.optimizer_guard:OptimizerGuard.after": "guard",
