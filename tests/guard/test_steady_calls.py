@@ -98,6 +98,11 @@ def count_calls(train: Callable[..., None]) -> list[int]:
     return counted[SETTLED + 1 :]
 
 
+def usual(counted: list[int]) -> float:
+    """Of a step in which nothing else is done: on a busy machine more of them have a snapshot."""
+    return statistics.quantiles(counted, n=4)[0]
+
+
 # With room for a few more than it needs. Most steps lie inside a stretch.
 @pytest.mark.parametrize(
     ("train", "most"),
@@ -121,7 +126,7 @@ def test_a_steady_step_on_a_device_makes_few_calls(
     engine = make_engine(device_path=True)
     counted = count_calls(train)
     assert not engine.off
-    assert 30 < statistics.median(counted) <= most
+    assert 30 < usual(counted) <= most
     assert statistics.mean(counted) <= 2 * most
 
 
@@ -140,5 +145,5 @@ def test_a_steady_step_on_a_cpu_makes_few_calls(make_engine: MakeEngine) -> None
     engine = make_engine()
     counted = count_calls(on_a_cpu)
     assert not engine.off
-    assert 30 < statistics.median(counted) <= 72
+    assert 30 < usual(counted) <= 72
     assert statistics.mean(counted) <= 132
