@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -227,6 +228,8 @@ def test_layers_that_thaw_in_a_switched_optimizer_begin_as_in_torch(
         model[0].requires_grad_(False)
         optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=dampening)
         for step in range(12):
+            if step == 3:  # a copy of both goes on
+                model, optimizer = copy.deepcopy((model, optimizer))
             model[0].requires_grad_(step >= 6)
             x = torch.randn(
                 16, 4, dtype=torch.double, generator=torch.Generator().manual_seed(step)

@@ -98,13 +98,13 @@ def _begins_late(group: dict[str, Any]) -> bool:
 def begin_momentum(optimizer: Optimizer) -> None:
     """Before parameters have their first step when others have had theirs: frozen layers that thaw.
 
-    Torch's fused SGD has no momentum for them and raises; one of zeros comes to the same. Only
-    where the script has not asked for that form.
+    Torch's fused SGD has no momentum for them and raises; one of zeros comes to the same. Who chose
+    that form is not asked: a copy of an optimizer that was switched does not know.
     """
-    if type(optimizer) is not torch.optim.SGD or not hasattr(optimizer, _SWITCHED):
+    if type(optimizer) is not torch.optim.SGD:
         return
     for group in optimizer.param_groups:
-        if not group["momentum"] or group["dampening"]:
+        if not group["fused"] or not group["momentum"] or group["dampening"]:
             continue
         parameters = [p for p in group["params"] if p.grad is not None]
         new = [p for p in parameters if optimizer.state[p].get("momentum_buffer") is None]
