@@ -9,12 +9,13 @@
     python benchmarks/host_cost.py --quick --write          # also into benchmarks/results/
 
 Steady steps: every row is a process under ``holdfast run``, in which blocks of plain, plain again
-and guarded steps alternate, timed in windows of eight. ``quartile``, ``added`` and ``mean`` are
-lower quartile, median and mean of guarded windows less those of plain ones, in microseconds per
-step (of CPU time where there is no GPU); ``noise`` is quartile and median of plain less plain,
-which would be 0 on a machine at rest. Parts are measured apart, with timers around the guard's
-methods. What is missing to ``added`` is torch's calling of hooks, and caches that we have emptied;
-less than the parts is added where the guard spares a part of torch.
+and guarded steps alternate. ``added`` is the median over rounds of a guarded block less the plain
+ones of its round, in microseconds per step (of CPU time where there is no GPU), with the bounds
+between which such a median is in nine measurements of ten; ``again`` is the same of plain less
+plain, which would be 0 on a machine at rest, and ``cpu`` of CPU time of the whole process. ``mean``
+has bursts of other work and what is seldom done in it. Parts are measured apart, with timers around
+the guard's methods. What is missing to ``added`` is torch's calling of hooks, and caches that we
+have emptied; less than the parts is added where the guard spares a part of torch.
 
 Whole runs: ``python SCRIPT`` against ``holdfast run SCRIPT`` by turns, in start, steady and end.
 Healthy scripts: the same of the corpus, from their first optimizer to their last line.
@@ -68,7 +69,7 @@ def steady_rows(chosen: Sequence[Row], blocks: int, steps: int) -> Iterator[Stea
             assert process.stdout is not None
             for said in process.stdout:
                 if said.startswith(_RESULT):
-                    yield Steady(**json.loads(said.removeprefix(_RESULT)))
+                    yield Steady.read(json.loads(said.removeprefix(_RESULT)))
                 elif said.startswith("parts.PARTS"):
                     print(said, file=sys.stderr)
 
@@ -80,9 +81,9 @@ def steady_table(chosen: Sequence[Row], blocks: int, steps: int, *, together: bo
         "",
         f"{blocks} blocks of {steps} steps of each variant; microseconds per step.",
         "",
-        f"| row | what | plain | quartile | added | mean | ratio | noise | until steady s | "
-        f"{' | '.join(PARTS)} | all parts |",
-        "|---|---|---|---|---|---|---|---|---|" + "---|" * (len(PARTS) + 1),
+        "| row | what | plain | added | again | cpu | mean | ratio | until steady s "
+        f"| {' | '.join(PARTS)} | all parts |",
+        "|---" * 9 + "|" + "---|" * (len(PARTS) + 1),
     ]
     print("\n".join(lines), flush=True)
 
@@ -103,11 +104,10 @@ def steady_table(chosen: Sequence[Row], blocks: int, steps: int, *, together: bo
 
 def _steady_line(row: Row, found: Steady) -> str:
     parts = " | ".join(f"{found.parts.get(part, 0.0):.1f}" for part in PARTS)
-    low, middle = found.noise
     return (
-        f"| {row.name} | {row.what} | {found.plain:.0f} | {found.quiet:.0f} "
-        f"| **{found.added:.0f}** | {found.mean:.0f} | {found.ratio:.3f} | {low:.0f}, {middle:.0f} "
-        f"| {found.until:.2f} | {parts} | {sum(found.parts.values()):.0f} |"
+        f"| {row.name} | {row.what} | {found.plain:.0f} | **{found.added}** | {found.again} "
+        f"| {found.cpu} | {found.mean:.0f} | {found.ratio:.3f} | {found.until:.2f} "
+        f"| {parts} | {sum(found.parts.values()):.0f} |"
     )
 
 

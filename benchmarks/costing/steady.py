@@ -1,18 +1,21 @@
 """Steady steps, plain against guarded in one process, in blocks that alternate.
 
 A row that makes a step is made three times: plain, plain again, guarded. A trainer owns its loop,
-so there the patches are taken out and put back between blocks of one training. A block is timed in
-windows of some steps: noise of a shared host comes in bursts, which move the quantiles of windows
-less than a mean of blocks. Without a GPU the clock is CPU time of this process: a machine that does
-other work does not move it.
+so there the patches are taken out and put back between blocks of one training. Blocks are compared
+within their round, of one block of each: a machine that is slower for seconds is slower for all
+three. A block's time is the median of some windows, which a burst of other work does not move.
+Without a GPU the clock is CPU time of this process.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import sub
+from typing import Any
 
 from overhead import guard, synchronize
 from workloads import Step
@@ -27,6 +30,27 @@ _PLAIN = 30
 _AFTER_SWITCH = 8
 _WINDOW = 8  # steps that are timed together: as many as the guard lets pass before it writes rows
 _clock = time.perf_counter if CUDA else time.process_time
+_SURE = 1.645  # standard deviations of a normal distribution that hold nine in ten
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Differences within rounds."""
+
+    middle: float
+    low: float
+    """The median is between these two in nine of ten measurements, whatever the distribution."""
+    high: float
+
+    @classmethod
+    def of(cls, differences: list[float]) -> Paired:
+        """By order statistics: as many rounds are below the median as coins show heads."""
+        found, count = sorted(differences), len(differences)
+        out = max(0, math.floor((count - _SURE * math.sqrt(count)) / 2))
+        return cls(statistics.median(found), found[out], found[count - 1 - out])
+
+    def __str__(self) -> str:
+        return f"{self.middle:.0f} ({self.low:.0f} to {self.high:.0f})"
 
 
 @dataclass(kw_only=True)
@@ -36,50 +60,72 @@ class Steady:
     row: str
     plain: float
     """Median over windows."""
-    added: float
-    """The guarded windows' median less that of the plain ones."""
-    quiet: float
-    """The same of lower quartiles, which tell what a host at rest would see."""
+    added: Paired
+    """Guarded less the mean of both plain copies, by rounds."""
+    again: Paired
+    """The same of the second plain copy less the first: what the figures are worth."""
+    cpu: Paired
+    """As ``added``, in CPU time of the whole process."""
     mean: float
-    """The same of means, bursts of other work included."""
-    noise: tuple[float, float]
-    """Lower quartile and median of the second plain copy less the first."""
+    """Of all windows: with bursts of other work and what is seldom done."""
     ratio: float
-    """Guarded over plain, of medians."""
+    """Guarded over plain: the median over rounds."""
     until: float
     """Seconds more than steady in the first steps, guarded less plain."""
     parts: dict[str, float] = field(default_factory=dict[str, float])
     """Microseconds of each part."""
+
+    @classmethod
+    def read(cls, told: dict[str, Any]) -> Steady:
+        """From what ``asdict`` made of it."""
+        paired = {name: Paired(**told.pop(name)) for name in ("added", "again", "cpu")}
+        return cls(**told, **paired)
 
 
 class Blocks:
     """Microseconds per step of each window, by variant."""
 
     def __init__(self) -> None:
-        self.times: dict[str, list[float]] = {name: [] for name in VARIANTS}
+        self.times: dict[str, list[list[float]]] = {name: [] for name in VARIANTS}
+        """Windows of each round."""
+        self.cpu: dict[str, list[float]] = {name: [] for name in VARIANTS}
+        """CPU time of each round."""
         self.warm: dict[str, tuple[int, float]] = {}
         """Steps and microseconds of the beginning."""
 
     def result(self, row: Row, parts: dict[str, float]) -> Steady:
         """What they say."""
-        quartiles = [statistics.quantiles(self.times[name], n=4) for name in VARIANTS]
-        lows, middles, _ = zip(*quartiles, strict=True)
-        plain, _, guarded = (statistics.fmean(self.times[name]) for name in VARIANTS)
+        windows = {name: [x for one in self.times[name] for x in one] for name in VARIANTS}
+        plain, _, guarded = (statistics.fmean(windows[name]) for name in VARIANTS)
         started = {
-            name: (took - steps * statistics.median(self.times[name])) / 1e6
+            name: (took - steps * statistics.median(windows[name])) / 1e6
             for name, (steps, took) in self.warm.items()
         }
+        rounds = {name: [statistics.median(one) for one in self.times[name]] for name in VARIANTS}
         return Steady(
             row=row.name,
-            plain=middles[0],
-            added=middles[2] - middles[0],
-            quiet=lows[2] - lows[0],
+            plain=statistics.median(rounds["plain"]),
+            added=_added(rounds),
+            again=Paired.of(list(map(sub, rounds["again"], rounds["plain"]))),
+            cpu=_added(self.cpu),
             mean=guarded - plain,
-            noise=(lows[1] - lows[0], middles[1] - middles[0]),
-            ratio=middles[2] / middles[0],
+            ratio=statistics.median(
+                2 * guarded / (plain + again)
+                for plain, again, guarded in zip(*rounds.values(), strict=True)
+            ),
             until=started.get("guarded", 0.0) - started.get("plain", 0.0),
             parts=parts,
         )
+
+
+def _added(rounds: dict[str, list[float]]) -> Paired:
+    """What the guarded blocks took more than the plain ones of their rounds."""
+    return Paired.of(
+        [
+            guarded - (plain + again) / 2
+            for plain, again, guarded in zip(*rounds.values(), strict=True)
+        ]
+    )
 
 
 def compare(row: Row, blocks: int, steps: int) -> Blocks:
@@ -120,7 +166,10 @@ def _alternate(row: Row, make: Callable[[], Step], blocks: int, steps: int, foun
         for name in VARIANTS if block % 2 else reversed(VARIANTS):
             guard(name == "guarded")
             _time(made[name], _AFTER_SWITCH)
-            found.times[name] += (_time(made[name], count) for count in _windows(steps))
+            began = time.process_time()
+            windows = _windows(steps)
+            found.times[name].append([_time(made[name], count) for count in windows])
+            found.cpu[name].append((time.process_time() - began) / sum(windows) * 1e6)
     guard(True)
 
 
@@ -161,13 +210,16 @@ def _course(first: int, blocks: int, steps: int, found: Blocks) -> Iterator[None
             guard(name == "guarded")
             for _ in range(_AFTER_SWITCH):
                 yield
-            for count in _windows(steps):
+            windows, took, before = _windows(steps), [], time.process_time()
+            for count in windows:
                 synchronize()
                 began = _clock()
                 for _ in range(count):
                     yield
                 synchronize()
-                found.times[name].append((_clock() - began) / count * 1e6)
+                took.append((_clock() - began) / count * 1e6)
+            found.times[name].append(took)
+            found.cpu[name].append((time.process_time() - before) / sum(windows) * 1e6)
     guard(True)
 
 

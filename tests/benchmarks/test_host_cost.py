@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 from costing import parts, rows, steady
 from costing.parts import PartTimers
 from costing.rows import ROWS, Row
-from costing.steady import Blocks
+from costing.steady import Blocks, Paired, Steady
 
 import holdfast.boot.patches
 from holdfast.boot import session
@@ -57,20 +58,30 @@ def test_every_part_is_still_in_the_guard() -> None:
     assert timers.missing == []
 
 
-def test_added_is_told_by_quantiles_of_windows() -> None:
+def test_added_is_told_within_rounds() -> None:
     blocks = Blocks()
     plain = [100.0, 200.0, 300.0]
     blocks.times = {
-        "plain": plain,
-        "again": [x + 1 for x in plain],
-        "guarded": [110.0, 230.0, 900.0],
+        "plain": [[x, x, 10 * x] for x in plain],
+        "again": [[x + 2] for x in plain],
+        "guarded": [[x + 31] for x in plain],
     }
-    blocks.warm = {"plain": (10, 2e3), "guarded": (10, 1e6 + 2300)}
+    blocks.cpu = {"plain": [1.0] * 3, "again": [3.0] * 3, "guarded": [7.0] * 3}
+    blocks.warm = {"plain": (10, 2e3), "guarded": (10, 1e6 + 2310)}
     found = blocks.result(Row(name="x", what=""), {})
-    assert (found.quiet, found.added) == (10, 30)
-    assert found.mean == pytest.approx((10 + 30 + 600) / 3)
-    assert found.ratio == pytest.approx(1.15) and found.noise == (1, 1)
-    assert found.until == pytest.approx(1.0)
+    assert (found.plain, found.added.middle, found.again.middle) == (200, 30, 2)
+    assert found.cpu.middle == 5
+    assert found.ratio == pytest.approx(231 / 201)
+    assert found.until == pytest.approx(1.0, abs=0.01)
+    assert Steady.read(asdict(found)) == found
+
+
+def test_the_median_of_rounds_is_told_with_its_bounds() -> None:
+    """One burst of other work moves neither the median nor, with enough rounds, its bounds."""
+    found = Paired.of([*range(40), 5000.0])
+    assert (found.middle, found.low, found.high) == (20, 15, 25)
+    few = Paired.of([3.0, 1.0, 2.0])
+    assert (few.middle, few.low, few.high) == (2, 1, 3)
 
 
 @pytest.mark.parametrize("name", ["loop", "scaler-clip", "cpu-1ms"])
