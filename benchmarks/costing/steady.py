@@ -78,8 +78,7 @@ class Steady:
     @classmethod
     def read(cls, told: dict[str, Any]) -> Steady:
         """From what ``asdict`` made of it."""
-        paired = {name: Paired(**told.pop(name)) for name in ("added", "again", "cpu")}
-        return cls(**told, **paired)
+        return cls(**told | {name: Paired(**told[name]) for name in ("added", "again", "cpu")})
 
 
 class Blocks:
