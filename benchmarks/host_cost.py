@@ -105,9 +105,9 @@ def steady_table(chosen: Sequence[Row], blocks: int, steps: int, *, together: bo
 def _steady_line(row: Row, found: Steady) -> str:
     parts = " | ".join(f"{found.parts.get(part, 0.0):.1f}" for part in PARTS)
     return (
-        f"| {row.name} | {row.what} | {found.plain:.0f} | **{found.added}** | {found.again} "
-        f"| {found.cpu} | {found.mean:.0f} | {found.ratio:.3f} | {found.until:.2f} "
-        f"| {parts} | {sum(found.parts.values()):.0f} |"
+        f"| {row.name} | {row.what} | {found.plain:.0f} | **{found.added:.0f}** "
+        f"| {found.again:.0f} | {found.cpu:.0f} | {found.mean:.0f} | {found.ratio:.3f} "
+        f"| {found.until:.2f} | {parts} | {sum(found.parts.values()):.0f} |"
     )
 
 

@@ -7,10 +7,11 @@
 Runs itself under ``holdfast run``, so that the parent drains the ring as it does for a user.
 Plain blocks have every patch and hook taken out. Blocks of all variants alternate. ``paired`` is
 the median over rounds of a block's time divided by that of the plain block of its round, which a
-machine that is slower for a second does not move; ``quartiles`` compares lower quartiles over all
-rounds. ``again`` is plain a second time: how far it is from one is what the figures beside it are
-worth. The spread is that of the quartiles within a variant. Host syncs are those that
-``torch.cuda.set_sync_debug_mode("warn")`` reports, per step.
+machine that is slower for a second does not move, with the bounds between which such a median is in
+nine measurements of ten; ``quartiles`` compares lower quartiles over all rounds. ``again`` is plain
+a second time: how far it is from one is what the figures beside it are worth. The spread is that of
+the quartiles within a variant. Host syncs are those that ``torch.cuda.set_sync_debug_mode("warn")``
+reports, per step.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from operator import truediv
 from pathlib import Path
 
 import torch
+from costing.paired import Paired
 from workloads import CHECKS, WORKLOADS, Step, Workload, nothing
 
 # Steps after a switch that are not timed: the guard takes its full path, then a shorter one.
@@ -48,7 +50,7 @@ class Result:
     variant: str
     plain_ms: float
     ms: float
-    paired: float
+    paired: Paired
     quartiles: float
     mean: float
     spread: float
@@ -94,7 +96,7 @@ def measure(workload: Workload, blocks: int, steps: int, rivals: bool) -> list[R
             variant=name,
             plain_ms=quartiles["plain"][0],
             ms=quartiles[name][0],
-            paired=statistics.median(map(truediv, times[name], times["plain"])),
+            paired=Paired.of(map(truediv, times[name], times["plain"])),
             quartiles=quartiles[name][0] / quartiles["plain"][0],
             mean=statistics.mean(times[name]) / statistics.mean(times["plain"]),
             spread=quartiles[name][2] / quartiles[name][0],
@@ -166,9 +168,9 @@ def markdown(results: list[Result], command: str) -> str:
         "",
         "`plain` is the same loop without anything, `again` the same once more: how far that is",
         "from 1 is what the figures beside it are worth. Milliseconds are lower quartiles of",
-        "interleaved blocks. `paired`: median of a block over the plain block of its round;",
-        "`quartiles`: of the lower quartiles; the mean over all blocks has the snapshots in it,",
-        "which not every block meets, and noise.",
+        "interleaved blocks. `paired`: median of a block over the plain block of its round, with the",
+        "bounds of nine measurements in ten; `quartiles`: of the lower quartiles; the mean over all",
+        "blocks has the snapshots in it, which not every block meets, and noise.",
         "`tiny-graph` replays a captured step, which no hook can guard: the run says so.",
         "",
         "| workload | variant | plain ms | ms | paired | quartiles | mean | spread | syncs per "

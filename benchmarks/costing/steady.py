@@ -9,7 +9,6 @@ Without a GPU the clock is CPU time of this process.
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from typing import Any
 from overhead import guard, synchronize
 from workloads import Step
 
+from .paired import Paired
 from .parts import PartTimers
 from .rows import CUDA, Row
 
@@ -30,27 +30,6 @@ _PLAIN = 30
 _AFTER_SWITCH = 8
 _WINDOW = 8  # steps that are timed together: as many as the guard lets pass before it writes rows
 _clock = time.perf_counter if CUDA else time.process_time
-_SURE = 1.645  # standard deviations of a normal distribution that hold nine in ten
-
-
-@dataclass(frozen=True)
-class Paired:
-    """Differences within rounds."""
-
-    middle: float
-    low: float
-    """The median is between these two in nine of ten measurements, whatever the distribution."""
-    high: float
-
-    @classmethod
-    def of(cls, differences: list[float]) -> Paired:
-        """By order statistics: as many rounds are below the median as coins show heads."""
-        found, count = sorted(differences), len(differences)
-        out = max(0, math.floor((count - _SURE * math.sqrt(count)) / 2))
-        return cls(statistics.median(found), found[out], found[count - 1 - out])
-
-    def __str__(self) -> str:
-        return f"{self.middle:.0f} ({self.low:.0f} to {self.high:.0f})"
 
 
 @dataclass(kw_only=True)
@@ -78,7 +57,8 @@ class Steady:
     @classmethod
     def read(cls, told: dict[str, Any]) -> Steady:
         """From what ``asdict`` made of it."""
-        return cls(**told | {name: Paired(**told[name]) for name in ("added", "again", "cpu")})
+        paired: dict[str, Any] = {name: Paired(**told[name]) for name in ("added", "again", "cpu")}
+        return cls(**told | paired)
 
 
 class Blocks:

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 from costing import parts, rows, steady
+from costing.paired import Paired
 from costing.parts import PartTimers
 from costing.rows import ROWS, Row
-from costing.steady import Blocks, Paired, Steady
+from costing.steady import Blocks, Steady
 
 import holdfast.boot.patches
 from holdfast.boot import session
