@@ -98,6 +98,30 @@ for epoch in range(3):
     print(epoch, train.dataset.served, loss.item())
 told(model)
 """,
+    "collected": """
+# Data as lists that are appended to, a table of losses by sample, a buffer that forgets.
+rows, hard, seen = [], [0.0] * 5000, []
+for i in range(5000):
+    rows.append([[random.random() for _ in range(6)], i])
+for i in range(5000):
+    seen.append((torch.full((2,), float(i)), i))
+class Rows(Dataset):
+    def __len__(self): return 96
+    def __getitem__(self, i): return torch.tensor(rows[i][0]), i % 2, i
+model = net()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for epoch in range(4):
+    for x, y, numbers in DataLoader(Rows(), batch_size=12, shuffle=True):
+        losses = nn.functional.cross_entropy(model(x), y, reduction="none")
+        optimizer.zero_grad(); losses.mean().backward(); optimizer.step()
+        for n, one in zip(numbers.tolist(), losses.tolist()):
+            hard[n] += one
+        seen.append((losses.detach()[:2].clone(), -1)); seen.pop(0)
+    rows[epoch][0][0] += sum(hard) / 100
+    print(epoch, sum(hard), sum(r[0][0] for r in rows))
+print(hard[:5], float(sum(t.sum() for t, _ in seen)), len(seen))
+told(model)
+""",
     "accumulation": """
 train = DataLoader(data(160), batch_size=8, shuffle=True, drop_last=True)
 model = net()
@@ -301,7 +325,7 @@ told(gru, head)
 
 
 # CI tries some; all of them with make prove.
-QUICK = ("function", "workers", "accumulation", "scaler", "trainer_class")
+QUICK = ("collected", "function", "workers", "accumulation", "scaler", "trainer_class")
 
 
 @pytest.mark.parametrize(

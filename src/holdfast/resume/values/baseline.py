@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ..refusal import RefusedError
-from .digests import array_digest, pickle_digest, tensor_digest
+from .digests import array_digest, pickle_digest, tensor_digest, tensor_form
 from .nodes import KIND, Node, Seen, class_name, shown
+from .whole import whole_digest
 
 
 @dataclass(slots=True)
@@ -23,6 +24,7 @@ class Baseline:
     )
     arrays: dict[str, int] = field(default_factory=dict[str, int])
     held: dict[str, int] = field(default_factory=dict[str, int])
+    containers: dict[str, int | None] = field(default_factory=dict[str, int | None])
     digests: dict[str, int] = field(default_factory=dict[str, int])
     """Of tensors that have not changed, from the first checkpoint on."""
 
@@ -42,7 +44,7 @@ class Comparing:
 
     def tensor(self, value: Tensor, path: str) -> Node | None:
         """The node of a tensor that a resumed script makes again; None if it has changed."""
-        form = value.data_ptr(), value._version if not value.is_inference() else 0, value.shape
+        form = tensor_form(value)
         if self._first:
             self._baseline.tensors[path] = form
         if self._baseline.tensors.get(path) != form:
@@ -70,6 +72,13 @@ class Comparing:
         if self._baseline.arrays.get(path) != digest:
             return None
         return {KIND: "made", "c": "ndarray", "h": digest}
+
+    def container(self, value: Any, path: str) -> bool:
+        """Whether a resumed script makes all that a long container holds again."""
+        digest = whole_digest(value, path)
+        if self._first:
+            self._baseline.containers[path] = digest
+        return digest is not None and self._baseline.containers.get(path) == digest
 
     def held(self, value: Any, path: str) -> Node:
         """Something that is only compared: it must be what it was before the first step."""

@@ -1,4 +1,4 @@
-"""Takes containers of Python's own by their items; of long ones that nobody changes, a digest."""
+"""Takes containers of Python's own by their items; of long ones that have not changed, a digest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from .digests import items_digest
 from .nodes import DICTS, KIND, SCALARS, Node, Seen, Take, class_name, last_name
 
 _MANY, _SOME = 4096, 256
-"""Items. A longer container is taken only if the source changes something of its name; after a
-pass, which may be short, the smaller number counts."""
+"""Items. A longer container is taken only if the source changes something of its name and it is not
+what it was before the first step: until training begins data is appended to, too. After a pass,
+which may be short, the smaller number counts."""
 
 
 class Containers:
@@ -33,7 +34,9 @@ class Containers:
 
     def _large(self, value: Any, path: str) -> Node | None:
         """The node of a container of so many items that they are only compared; None if few."""
-        if len(value) <= self._most or self._changes(last_name(path)):
+        if len(value) <= self._most:
+            return None
+        if self._changes(last_name(path)) and not self._comparing.container(value, path):
             return None
         name, digest = type(value).__name__, items_digest(value)
         return {KIND: "large", "n": len(value), "c": name, "h": digest}

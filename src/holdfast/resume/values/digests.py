@@ -17,6 +17,8 @@ from .nodes import SCALARS
 
 _HASHED = 256 << 20
 _PICKLED = 32 << 20
+_TOLD = 512
+"""Items of a long container that another process compares."""
 
 
 def tensor_digest(value: Tensor) -> int:
@@ -39,14 +41,33 @@ def array_digest(value: np.ndarray[Any, Any]) -> int:
 
 
 def items_digest(value: Any) -> int:
-    """A digest of the first items of a long container of plain values; 0 for others."""
-    some = list(itertools.islice(value, 512))
-    if isinstance(value, dict):
-        some = [(key, value[key]) for key in some]
-    plain = all(
-        type(part) in SCALARS for one in some for part in (one if type(one) is tuple else (one,))
-    )
-    return zlib.crc32(repr(some).encode()) if plain and not isinstance(value, set) else 0
+    """A digest of the first items of a long container; 0 where none can be compared elsewhere."""
+    if isinstance(value, set | frozenset):
+        return 0  # in another order there
+    pairs = value.items() if isinstance(value, dict) else value
+    some = list(itertools.islice(pairs, _TOLD))
+    try:
+        return zlib.crc32(repr([_told(one) for one in some]).encode())
+    except _UnknownError:
+        return 0
+
+
+def tensor_form(value: Tensor) -> tuple[int, int, torch.Size]:
+    """What tells a tensor from itself after a change: its memory, how often written, its shape."""
+    return value.data_ptr(), value._version if not value.is_inference() else 0, value.shape
+
+
+class _UnknownError(Exception):
+    """There is something in it of which no digest is made."""
+
+
+def _told(value: Any) -> Any:
+    kind = type(value)
+    if kind in SCALARS:
+        return value
+    if kind is tuple or kind is list:
+        return tuple(_told(one) for one in value[:_TOLD])
+    raise _UnknownError
 
 
 def pickle_digest(value: Any) -> int:

@@ -62,7 +62,7 @@ class Restoring:
     def _large(self, live: Any, node: Node, path: str) -> Any:
         if live is MISSING or type(live).__name__ != node["c"] or len(live) != node["n"]:
             raise RefusedError(f"{shown(path)} does not hold {node['n']:,} items as it did")
-        if items_digest(live) != node["h"]:
+        if node["h"] and items_digest(live) != node["h"]:
             raise RefusedError(f"{shown(path)} holds other items than it did")
         return self._keep(live, path, node["c"])
 
