@@ -166,6 +166,34 @@ def test_who_had_the_processor_is_asked_where_the_thread_had_not(monkeypatch, wa
     assert len(asks) == asked and clock.queued == 0.002 * asked
 
 
+def test_what_the_thread_usually_waits_for_is_not_asked_about(monkeypatch):
+    """A device's backward has a thread of its own: who waits for it has lost no processor."""
+    clock, asks = loop_clock.LoopClock(loop_clock.Feed()), list[int]()
+    monkeypatch.setattr(clock._queue, "waited", lambda: asks.append(record.step) or 0.0)
+    now = {"perf_counter": 0.0, "thread_time": 0.0}
+    for name in now:
+        monkeypatch.setattr(loop_clock, name, lambda name=name: now[name])
+    record = cast(Any, SimpleNamespace(step=0, row={"data_wait": 0.0, "guard": 0.0}))
+    waits = [0.002] * 43 + [0.006] + [0.002] * 4 + [0.0]
+    for step, wait in enumerate(waits):
+        record.step = step
+        now["perf_counter"] += 0.003 + wait
+        now["thread_time"] += 0.003
+        clock.ended(record, cast(Any, None))
+        clock.runs(traced=False)
+    late = [step for step in asks if step > 24]
+    assert late == [32, 40, 43, 48]
+    # A wait for data is asked about every time: it may have been for a processor.
+    record.row["data_wait"] = 0.002
+    for step in range(49, 80):
+        record.step = step
+        now["perf_counter"] += 0.005
+        now["thread_time"] += 0.003
+        clock.ended(record, cast(Any, None))
+        clock.runs(traced=False)
+    assert asks[-31:] == list(range(49, 80))
+
+
 def test_a_wait_for_data_is_no_stall():
     walls = [0.03 if i % 10 == 9 else 0.002 for i in range(103)]
     assert fed(walls).stalls

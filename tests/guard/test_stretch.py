@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -685,3 +686,33 @@ def test_what_takes_turns_is_laid_out_once(
     assert len(made) == 2
     rows = engine.memory.rows()  # type: ignore[attr-defined]
     assert len(rows) == 40 and np.isfinite(rows["grad_norm"]).all()
+
+
+def test_gradients_that_come_back_to_a_place_are_not_told_again(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An allocator hands out the same memory in turn: the device keeps what it was told of it."""
+    host_kernels.install(monkeypatch)
+    placed: list[list[int]] = []
+    own = _norm_kernel.NormKernel.place
+
+    def counted(self: Any, measured: Any, gradients: int, addresses: list[int]) -> bool:
+        placed.append(addresses)
+        return own(self, measured, gradients, addresses)
+
+    monkeypatch.setattr(_norm_kernel.NormKernel, "place", counted)
+    engine = make_engine(device_path=True)
+    loop = Loop()
+    parameters = list(loop.model.parameters())
+    rooms = [[torch.empty_like(p) for p in parameters] for _ in range(3)]
+    for step in range(STEPS):
+        loop.model(batch(0)).square().mean().backward()
+        for p, room in zip(parameters, rooms[step % 3], strict=True):
+            p.grad = room.copy_(p.grad)  # type: ignore[arg-type]
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+    engine.close()
+    assert len({tuple(one) for one in placed}) == 3
+    assert len(placed) < STEPS / 2  # those outside of a stretch
+    rows = engine.memory.rows()  # type: ignore[attr-defined]
+    assert len(rows) == STEPS and np.isfinite(rows["grad_norm"]).all() and not engine.off

@@ -45,9 +45,10 @@ class ClipOrder:
             self._learn(ids)
         if self._own is None:
             return clipped
-        others = map(_grad_of, map(clipped.__getitem__, self._others))
-        if not all(map(operator.is_, others, repeat(None))):
-            return clipped
+        if self._others:
+            others = map(_grad_of, map(clipped.__getitem__, self._others))
+            if not all(map(operator.is_, others, repeat(None))):
+                return clipped
         return list(map(clipped.__getitem__, self._own))
 
     def _learn(self, ids: list[int]) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..actions._loss_kernel import LossWriter, Part, writer_for
 from ..config import GuardSettings
-from ..diagnosis.source.place import forget_locals, kind_of
+from ..diagnosis.source.place import forget_locals, kind_of, variable_of
 from ..probes.loss import Losses
 from .fail_open import capturing, current_device
 
@@ -291,8 +291,7 @@ class FiniteLoss:
         held: dict[int, Tensor] = {}
         for depth, name in names:
             if depth < len(callers):
-                value = callers[depth].f_locals.get(name)
-                forget_locals(callers[depth])
+                value = variable_of(callers[depth], name)
                 if type(value) is Tensor and own(value):
                     held[id(value.grad_fn)] = value
         if not held:

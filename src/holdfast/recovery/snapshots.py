@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, cast
 
 import psutil
@@ -266,19 +267,21 @@ class Snapshots:
                 slot.copied = torch.cuda.Event()
                 slot.copied.record()
             return
-        pairs = list(zip(slot.beside, slot.views, tensors, strict=True))
-        for beside, view, tensor in pairs:
-            if not beside:
-                view.copy_(tensor, non_blocking=True)
         if self._stream is None:
             self._stream = torch.cuda.Stream()
+        _copy_all(slot.views, tensors, [not beside for beside in slot.beside])
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            for beside, view, tensor in pairs:
-                if beside:
-                    view.copy_(tensor, non_blocking=True)
+            _copy_all(slot.views, tensors, slot.beside)
             slot.copied = self.pending = torch.cuda.Event(enable_timing=True)
             slot.copied.record(self._stream)
+
+
+def _copy_all(views: list[Tensor], tensors: list[Tensor], which: list[bool]) -> None:
+    """Copy some of the tensors, in one call."""
+    into, out_of = list(compress(views, which)), list(compress(tensors, which))
+    if into:
+        torch._foreach_copy_(into, out_of, non_blocking=True)
 
 
 def _tensors_in(tree: Any) -> Iterator[Tensor]:

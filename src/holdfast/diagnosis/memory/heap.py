@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import statistics
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -12,8 +13,10 @@ import torch
 
 from ...probes.memory import allocated
 
-# Readings that are kept, the blocks they are compared in, and the share of those that must rise.
+# Readings that are kept, steps between two of them at most, the blocks they are compared in, and
+# the share of those that must rise.
 _KEPT = 64
+_LONGEST = 16
 _BLOCKS = 8
 _MOST = 0.85
 _NOISE = 256 << 10
@@ -56,10 +59,20 @@ class Heap:
         self._read = _reader()
         self._host: deque[tuple[int, int]] = deque(maxlen=_KEPT)
         self._device: deque[tuple[int, int]] = deque(maxlen=_KEPT)
+        self._rests = 0.0
 
-    def sample(self, step: int) -> None:
-        """Note what is in use at the end of a step."""
+    def sample(self, step: int, share: float) -> None:
+        """Note what is in use at the end of a step, unless that takes too much of the time.
+
+        Args:
+            step: its number.
+            share: of the time that readings may take; the last 16 steps have one in any case.
+        """
+        began = time.perf_counter()
+        if began < self._rests and step < self._host[-1][0] + _LONGEST:
+            return
         self._host.append((step, self._read()))
+        self._rests = began + (time.perf_counter() - began) / share
         if step % _DEVICE_EVERY == 0 and torch.cuda.is_initialized():
             self._device.append((step, allocated()))
 

@@ -15,6 +15,9 @@ from torch import nn
 from .excerpts import source_of
 from .files import from_here, kind_of, short_name
 
+_COPIES = sys.version_info < (3, 13)
+"""Whether ``f_locals`` of a function is a copy that stays."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
@@ -52,12 +55,22 @@ def forget_locals(frame: FrameType) -> None:
     Before Python 3.13 it stays with the frame and keeps tensors alive that the function has long
     let go. Never to be called from within a trace function: there the copy is written back.
     """
-    if sys.version_info >= (3, 13) or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+    if not _COPIES or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return
     copy = frame.f_locals
     # The frame's own, ours, and the one of the question: whoever else has it got it by locals().
     if sys.getrefcount(copy) <= 3:
         copy.clear()
+
+
+def variable_of(frame: FrameType, name: str) -> Any:
+    """One variable, with nothing left behind: each look at ``f_locals`` copies them all."""
+    copy = frame.f_locals
+    value = copy.get(name)
+    optimized = _COPIES and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if optimized and sys.getrefcount(copy) <= 3:
+        copy.clear()
+    return value
 
 
 def place_of(frame: FrameType | None, names: Mapping[int, str]) -> Place:

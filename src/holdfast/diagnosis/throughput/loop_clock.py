@@ -14,10 +14,12 @@ from .run_queue import RunQueue
 # Seconds of ours in a step, and their share of it, from which on it is not like the others.
 _OURS = 0.004
 _OURS_SHARE = 0.3
-# Seconds, and a share of a step, in which its thread may be without the processor before somebody
-# asks who had it: the answer takes longer than all else here. It is asked for every so many steps.
+# Seconds, a share of a step, and times what is usual (backward on a device has its own thread) that
+# the loop's thread may be without the processor before somebody asks who had it: the answer takes
+# longer than all else here. It is asked for every so many steps.
 _IDLE = 1e-4
 _IDLE_SHARE = 0.01
+_IDLE_USUAL = 1.25
 _ASKED = 8
 
 
@@ -113,6 +115,8 @@ class LoopClock:
         self._queue = RunQueue()
         self._last = 0.0
         self._used = 0.0
+        self._idle = 0.0
+        """Seconds that its thread usually waits in a step, for anything but data."""
         self._traced = False
 
     def ended(self, record: StepRecord, frame: FrameType) -> bool:
@@ -132,8 +136,11 @@ class LoopClock:
         self.busy = thread_time() - self._used
         # While this thread had the processor no other one did.
         idle = wall - self.busy
-        asks = idle > _IDLE + _IDLE_SHARE * wall or step % _ASKED == 0
+        asks = idle > _IDLE + _IDLE_SHARE * wall + _IDLE_USUAL * self._idle or step % _ASKED == 0
         self.queued = max(0.0, min(idle, self._queue.waited())) if asks else 0.0
+        # What others took is not usual, nor is data; and less is believed at once.
+        own = idle - max(self.queued, self.waited)
+        self._idle = max(0.0, min(own, self._idle + (own - self._idle) / _ASKED))
         first = self.step < 0
         self.step = step
         return not first
