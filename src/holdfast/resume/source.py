@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..diagnosis.source.loops import LOOPS, tree_of
+from ..diagnosis.source.loops import LOOPS, nodes_of, tree_of
 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -70,11 +70,13 @@ def dead_at(file: str, function: int, line: int) -> frozenset[str]:
     body: list[ast.stmt] = getattr(scope, "body", [])
     if not isinstance(body, list) or any(_loads(scope, name) for name in _READS_ALL):
         return frozenset()
-    # A function may read what it shares whenever it is called.
-    shared = _declared(scope)
-    for node in ast.walk(scope):
+    # A function may read what it shares whenever it is called; so may whoever declares a name.
+    shared = set[str]()
+    for node in list(ast.walk(scope)) if function else nodes_of(file):
         if isinstance(node, _FUNCTIONS) and node is not scope:
             shared |= _names(node).loaded
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            shared.update(node.names)
     own = _names(scope).stored - shared
     return frozenset(name for name in own if not _read_on(body, name, line))
 
@@ -105,7 +107,7 @@ def line_of(file: str, function: int, name: str) -> int:
 def changed_names(file: str) -> frozenset[str]:
     """Last names of whatever a function or a loop of a file may change in place or assign."""
     found: set[str] = set()
-    for node in ast.walk(tree_of(file)):
+    for node in nodes_of(file):
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign | ast.Delete):
             targets = list(node.targets)
@@ -128,7 +130,7 @@ def changed_names(file: str) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def loads_optimizer(file: str) -> int:
     """The line at which a script restores an optimizer by itself; 0 where it does not."""
-    for node in ast.walk(tree_of(file)):
+    for node in nodes_of(file):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -155,10 +157,9 @@ def _last_names(target: ast.expr) -> Iterator[str]:
 
 @lru_cache(maxsize=256)
 def _scope(file: str, function: int) -> ast.AST:
-    tree = tree_of(file)
     if not function:
-        return tree
-    for node in ast.walk(tree):
+        return tree_of(file)
+    for node in nodes_of(file):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             decorators = [one.lineno for one in node.decorator_list]
             if min([node.lineno, *decorators]) == function:
@@ -187,12 +188,24 @@ class _Names:
     stored: frozenset[str]
 
 
+_NO_NAMES = _Names(frozenset(), frozenset())
+
+
 @lru_cache(maxsize=8192)
 def _names(node: ast.AST) -> _Names:
-    """Walked through once: the same piece is asked for every variable of its scope."""
-    found = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
-    stored = frozenset(one.id for one in found if isinstance(one.ctx, ast.Store))
-    return _Names(frozenset(one.id for one in found if not isinstance(one.ctx, ast.Store)), stored)
+    """Made of those of its parts: the same piece is asked for every variable of its scope."""
+    if isinstance(node, ast.Name):
+        name = frozenset((node.id,))
+        stored = isinstance(node.ctx, ast.Store)
+        return _Names(frozenset(), name) if stored else _Names(name, frozenset())
+    parts = [_names(child) for child in ast.iter_child_nodes(node)]
+    parts = [names for names in parts if names is not _NO_NAMES]
+    if len(parts) < 2:
+        return parts[0] if parts else _NO_NAMES
+    return _Names(
+        frozenset().union(*(names.loaded for names in parts)),
+        frozenset().union(*(names.stored for names in parts)),
+    )
 
 
 def _loads(node: ast.AST | None, name: str) -> bool:
@@ -201,12 +214,6 @@ def _loads(node: ast.AST | None, name: str) -> bool:
 
 def _stores(node: ast.AST | None, name: str) -> bool:
     return node is not None and name in _names(node).stored
-
-
-def _declared(scope: ast.AST) -> set[str]:
-    """Names that a scope, or one inside it, shares by a declaration."""
-    shares = (node for node in ast.walk(scope) if isinstance(node, ast.Global | ast.Nonlocal))
-    return {name for node in shares for name in node.names}
 
 
 def _read_on(body: Iterable[ast.stmt], name: str, line: int) -> bool:

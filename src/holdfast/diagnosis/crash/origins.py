@@ -9,7 +9,7 @@ from typing import Any
 
 from ..source.excerpts import source_of
 from ..source.files import from_here, kind_of
-from ..source.loops import statements, tree_of
+from ..source.loops import nodes_of, statements
 from ..source.slicing import called, writes
 from .operands import known, value_of
 from .traceback_frames import Call
@@ -73,7 +73,7 @@ def reshapes(calls: Sequence[Call]) -> list[Facts]:
         _line(file, node.lineno, "")
         for file in files
         if kind_of(file) == "user"
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(file)
         if isinstance(node, ast.Call) and called(node) in ("view", "reshape")
         if len(node.args) > 1 and ast.unparse(node.args[0]) == "-1"
     ][:4]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 
 from ..source.files import is_ours, kind_of
-from ..source.loops import innermost, tree_of
+from ..source.loops import innermost, nodes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Call:
         if found is None or found[0] is None or found[2] is None:
             return None
         first, last, left, right = found
-        for node in ast.walk(tree_of(self.file)):
+        for node in nodes_of(self.file):
             if isinstance(node, ast.expr) and (
                 (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
                 == (first, last, left, right)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from .loops import tree_of
+from .loops import nodes_of
 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -37,7 +37,7 @@ def _asked(file: str, line: int) -> int:
     """The line at which the function around a line asks what it fills; 0 where it does not."""
     around = [
         node
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(file)
         if isinstance(node, _FUNCTIONS) and node.lineno <= line <= (node.end_lineno or 0)
     ]
     for function in sorted(around, key=lambda node: -node.lineno):

@@ -42,6 +42,12 @@ def tree_of(file: str) -> ast.Module:
 
 
 @lru_cache(maxsize=64)
+def nodes_of(file: str) -> list[ast.AST]:
+    """Every node of a file, walked through once: that takes as long as to parse it."""
+    return list(ast.walk(tree_of(file)))
+
+
+@lru_cache(maxsize=64)
 def statements(file: str) -> list[Found]:
     """Every statement of a file, in the order of its lines."""
     found: list[Found] = []

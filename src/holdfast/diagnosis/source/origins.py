@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .files import from_here
-from .loops import tree_of
+from .loops import nodes_of
 from .owner import file_of, owner_of
 from .place import user_line
 
@@ -99,7 +99,7 @@ def _assigned(kind: type, attribute: str) -> Line | None:
         file = file_of(one) or ""
         if owner_of(one) != "user" or not file:
             continue
-        for node in ast.walk(tree_of(file)):
+        for node in nodes_of(file):
             if not isinstance(node, ast.ClassDef) or node.name != one.__name__:
                 continue
             for inner in ast.walk(node):
