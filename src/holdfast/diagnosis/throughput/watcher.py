@@ -26,9 +26,9 @@ from .profiles import Profile
 from .recompiles import Recompiles
 from .step_times import StepTimes
 
-# Times what the trace takes for so many lines where caches are warm (2.1 to 6.8 measured; most where
-# small models are called often). Whatever else makes a step under it long is the script's own: a
-# stall, an evaluation.
+# Times what the trace takes for as many lines where caches are warm: 2.1 to 6.8 measured, most in
+# loops that call a small model very often. Whatever else makes a step under it long is the script's
+# own: a stall, an evaluation.
 _COLD = 7.0
 
 
