@@ -29,7 +29,7 @@ from .step_times import StepTimes
 # Times what the trace takes for as many lines where caches are warm: 2.1 to 6.8 measured, most in
 # loops that call a small model very often. Whatever else makes a step under it long is the script's
 # own: a stall, an evaluation.
-_COLD = 7.0
+_COLD = 5.0
 
 
 class TimeWatch:
