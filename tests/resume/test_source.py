@@ -130,3 +130,9 @@ def test_variables_of_the_callers_are_dead_where_they_are_set_before_they_are_re
 
 def test_what_reads_every_variable_keeps_them_all(tmp_path: Path):
     assert not dead_in(tmp_path, "for x in loader:\n    f(x)\nprint(locals())")
+
+
+def test_of_an_expression_too_deep_to_follow_everything_is_kept(tmp_path):
+    path = tmp_path / "deep.py"
+    path.write_text("x = 1\nfor i in range(3):\n    y = " + " + ".join(["x"] * 900) + "\n")
+    assert source.dead_at(str(path), 0, 2) == frozenset()

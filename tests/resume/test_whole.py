@@ -11,6 +11,7 @@ import torch
 from holdfast.resume.refusal import RefusedError
 from holdfast.resume.values import whole
 from holdfast.resume.values.baseline import Baseline
+from holdfast.resume.values.digests import items_digest
 from holdfast.resume.values.taking import Taking
 from holdfast.resume.values.tensors import Known
 from holdfast.resume.values.whole import whole_digest
@@ -100,6 +101,7 @@ def test_what_cannot_be_read_has_no_digest():
     for _ in range(5000):
         deep = [deep, object]
     assert whole_digest([deep], "v") is None
+    assert items_digest([deep]) == 0
 
 
 def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch):

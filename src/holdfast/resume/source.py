@@ -68,11 +68,22 @@ def dead_at(file: str, function: int, line: int) -> frozenset[str]:
     """Variables of a scope that nobody reads after a line before they get a new value."""
     scope = _scope(file, function)
     body: list[ast.stmt] = getattr(scope, "body", [])
-    if not isinstance(body, list) or any(_loads(scope, name) for name in _READS_ALL):
+    if not isinstance(body, list):
+        return frozenset()
+    try:
+        return _dead(scope, body, list(ast.walk(scope)) if function else nodes_of(file), line)
+    except RecursionError:
+        return frozenset()  # a sum of a thousand terms is as deep as that
+
+
+def _dead(
+    scope: ast.AST, body: list[ast.stmt], nodes: Iterable[ast.AST], line: int
+) -> frozenset[str]:
+    if any(_loads(scope, name) for name in _READS_ALL):
         return frozenset()
     # A function may read what it shares whenever it is called; so may whoever declares a name.
     shared = set[str]()
-    for node in list(ast.walk(scope)) if function else nodes_of(file):
+    for node in nodes:
         if isinstance(node, _FUNCTIONS) and node is not scope:
             shared |= _names(node).loaded
         elif isinstance(node, ast.Global | ast.Nonlocal):

@@ -17,8 +17,8 @@ from .nodes import SCALARS
 
 _HASHED = 256 << 20
 _PICKLED = 32 << 20
-_TOLD = 512
-"""Items of a long container that another process compares."""
+_TOLD, _FEW = 512, 16
+"""Items of a long container that another process compares, and of a list that is one of them."""
 
 
 def tensor_digest(value: Tensor) -> int:
@@ -48,7 +48,7 @@ def items_digest(value: Any) -> int:
     some = list(itertools.islice(pairs, _TOLD))
     try:
         return zlib.crc32(repr([_told(one) for one in some]).encode())
-    except _UnknownError:
+    except (_UnknownError, RecursionError):
         return 0
 
 
@@ -66,7 +66,7 @@ def _told(value: Any) -> Any:
     if kind in SCALARS:
         return value
     if kind is tuple or kind is list:
-        return tuple(_told(one) for one in value[:_TOLD])
+        return tuple(map(_told, value if kind is tuple else value[:_FEW]))
     raise _UnknownError
 
 
