@@ -223,17 +223,6 @@ class NormKernel:
         self._upload(addresses)
         return True
 
-    def recall(self, addresses: list[int]) -> bool:
-        """Tensors of the same sizes are where others were before; False where none have been."""
-        key = tuple(addresses)
-        told = self._told.pop(key, None)
-        if told is None:
-            return False
-        self._told[key] = self._addresses = told
-        self._fixed[0] = told.data_ptr()
-        self.uploaded = addresses
-        return True
-
     def repeat(
         self,
         decides: bool,
@@ -284,19 +273,20 @@ class NormKernel:
 
     def _upload(self, addresses: list[int]) -> None:
         """Tell the device where the gradients are; some loops allocate them anew each step."""
-        if self.recall(addresses):
-            return
         key, count = tuple(addresses), len(addresses)
-        if len(self._told) < _TOLD:
-            told = torch.empty(count, dtype=torch.int64, device=self._device)
-        else:
-            told = self._told.pop(next(iter(self._told)))
-        pinned, view, event = self._table(count)
-        view[:] = addresses
-        told.copy_(pinned, non_blocking=True)
-        event.record()
-        self._told[key] = told
-        self.recall(addresses)
+        told = self._told.pop(key, None)
+        if told is None:
+            if len(self._told) < _TOLD:
+                told = torch.empty(count, dtype=torch.int64, device=self._device)
+            else:
+                told = self._told.pop(next(iter(self._told)))
+            pinned, view, event = self._table(count)
+            view[:] = addresses
+            told.copy_(pinned, non_blocking=True)
+            event.record()
+        self._told[key] = self._addresses = told
+        self._fixed[0] = told.data_ptr()
+        self.uploaded = addresses
 
     def _table(self, count: int) -> tuple[Tensor, np.ndarray, torch.cuda.Event]:
         """A pinned table whose last upload is over, the oldest first; else a new one."""
@@ -360,8 +350,10 @@ class Repeat:
         if self._places:
             grads, addresses = [*grads, *self._buffers], addresses + self._places
         if addresses != kernel.uploaded:
-            known = kernel.layout is self.layout and kernel.recall(addresses)
-            if not known and not kernel.place(grads, count, addresses):
+            # Where gradients of these parameters were before they can be read again.
+            if kernel.layout is self.layout and tuple(addresses) in kernel._told:
+                kernel._upload(addresses)
+            elif not kernel.place(grads, count, addresses):
                 return None
         if kernel.layout is not self.layout or not self._landings:
             return None
