@@ -48,7 +48,7 @@ def items_digest(value: Any) -> int:
     some = list(itertools.islice(pairs, _TOLD))
     try:
         return zlib.crc32(repr([_told(one) for one in some]).encode())
-    except (_UnknownError, RecursionError):
+    except (UnknownError, RecursionError):
         return 0
 
 
@@ -57,7 +57,7 @@ def tensor_form(value: Tensor) -> tuple[int, int, torch.Size]:
     return value.data_ptr(), value._version if not value.is_inference() else 0, value.shape
 
 
-class _UnknownError(Exception):
+class UnknownError(Exception):
     """There is something in it of which no digest is made."""
 
 
@@ -67,7 +67,7 @@ def _told(value: Any) -> Any:
         return value
     if kind is tuple or kind is list:
         return tuple(map(_told, value if kind is tuple else value[:_FEW]))
-    raise _UnknownError
+    raise UnknownError
 
 
 def pickle_digest(value: Any) -> int:

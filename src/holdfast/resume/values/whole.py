@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from ..refusal import RefusedError
-from .digests import array_digest, tensor_form
+from .digests import UnknownError, array_digest, tensor_form
 from .nodes import SCALARS, of_user, shown
 
 _VERSION = 2
@@ -45,13 +45,9 @@ def whole_digest(value: Any, path: str) -> int | None:
             if left < 0:
                 raise RefusedError(f"{shown(path)} holds too much to be saved")
             count = min(4 * count, max(1, _PART * count // len(text)))
-    except (_UnknownError, RecursionError):
+    except (UnknownError, RecursionError):
         return None
     return digest
-
-
-class _UnknownError(Exception):
-    """There is something in it that is not known."""
 
 
 class _Forms:
@@ -88,7 +84,7 @@ class _Forms:
             return self._pairs(value)
         if _is_record(kind):
             return self._pairs(vars(value))
-        raise _UnknownError
+        raise UnknownError
 
     def _pairs(self, values: dict[Any, Any]) -> list[Any]:
         return [self._all(values), self._all(values.values())]
