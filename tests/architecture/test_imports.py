@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 MODELS = ROOT / "models" / "src"
 
-BASE = "types errors config run"
+BASE = "types errors harmless config run"
 JUDGING = f"{BASE} plugins suspicion detectors policy report redaction"
 MEASURING = f"{BASE} probes checkpoint actions diagnosis resume recovery guard"
 SPINE = f"{JUDGING} {MEASURING} launcher boot boot.__init__ watching torch_version"
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "types": "",
     "errors": "",
     "plugins": "",
+    "harmless": "",
     "redaction": "",
     "torch_version": "errors",
     "shards": "",  # torch, and nothing of ours

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HoldfastError
+from ..harmless import visible_line
 from ..torch_version import check_torch
 from . import (
     NEEDED,
@@ -87,7 +88,7 @@ def _stay_out(error: Exception) -> None:
     if isinstance(error, ModuleNotFoundError) and error.name in NEEDED:
         advice = "to guard it, install holdfast in that environment"
         line = unguarded(f"{sys.executable} has no {error.name}", advice)
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"{visible_line(line)}\n")
     if os.environ.get(RESUME_VARIABLE) and multiprocessing.parent_process() is None:
         # It would begin at step 0, over its outputs.
         sys.stderr.write("holdfast: cannot resume without a guard; the script was not run\n")
@@ -149,7 +150,8 @@ def _make_engine() -> None:
         except HoldfastError as error:
             # Without a record the parent has nothing to say at the end.
             if not settings.run.quiet:
-                sys.stderr.write(f"holdfast: nothing of this run can be recorded: {error}\n")
+                why = visible_line(str(error))
+                sys.stderr.write(f"holdfast: nothing of this run can be recorded: {why}\n")
             raise
 
     _engine = Engine(settings, open_recorder)

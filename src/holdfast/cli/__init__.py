@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from ..errors import HoldfastError
 from ._commands import COMMANDS, find_command, overview
 from ._parser import Leave, Parser
+from ._warning import warn
 
 _PACKAGES = ("torch", "numpy", "psutil", "yaml", "rich")
 """What holdfast requires, and a folder on the path may lack."""
@@ -77,7 +78,7 @@ def _open_closed_streams() -> None:
 def _complain(text: str) -> None:
     """One line on standard error."""
     with contextlib.suppress(OSError):
-        print(f"holdfast: error: {' '.join(text.split())}", file=sys.stderr, flush=True)
+        warn(f"error: {' '.join(text.split())}")
 
 
 def _carry_out(words: list[str]) -> int:

@@ -35,7 +35,6 @@ from ..report.words import (
     plural,
     ranks,
     size,
-    visible,
 )
 from ..run import Run, run_path
 
@@ -174,7 +173,7 @@ def show_lines(entry: Entry, width: int, *, tensors: bool) -> list[Line]:
     known = {"step", "rank", "world", "time", "kind", "holdfast", "torch", "good", "bytes", "file"}
     for key, value in record.items():
         if key not in known | _HIDDEN:
-            facts[key] = visible(str(value))
+            facts[key] = str(value)
     for label, text in facts.items():
         lines += paragraph(text, label=label, indent=2, column=9, width=width, label_style="bold")
     forms: dict[str, Any] = record["tensors"]
@@ -182,7 +181,7 @@ def show_lines(entry: Entry, width: int, *, tensors: bool) -> list[Line]:
         listed(_parts(forms)), label="tensors", indent=2, column=9, width=width, label_style="bold"
     )
     if tensors:
-        lines += [line("    ", visible(name), "  ", describe(form)) for name, form in forms.items()]
+        lines += [line("    ", name, "  ", describe(form)) for name, form in forms.items()]
     return lines
 
 
@@ -207,18 +206,18 @@ def diff_lines(first: Entry, second: Entry, found: Contrast) -> list[Line]:
         return [*lines, line(f"bitwise equal: {plural(found.equal, 'tensor')}")]
     if found.shapes:
         text = found.shapes.message(saved=names[0], live=names[1])
-        lines += [line(visible(row)) for row in text.splitlines()]
+        lines += [line(row) for row in text.splitlines()]
     if found.tensors:
         lines += [line(f"{plural(len(found.tensors), 'tensor')} with different values:")]
         for one in found.tensors[:_SHOWN]:
             share = f"{number(one.changed)} of {plural(one.elements, 'element')}"
             apart = f"by up to {figure(one.largest)}, {figure(one.relative)} of its norm"
-            lines += [line("  ", visible(one.name), f": {share}, {apart}")]
+            lines += [line("  ", one.name, f": {share}, {apart}")]
         lines += _more(len(found.tensors))
     if found.values:
         lines += [line(f"{plural(len(found.values), 'other value')} that differ:")]
         shown = [(name, _short(a), _short(b)) for name, a, b in found.values[:_SHOWN]]
-        lines += [line("  ", visible(name), f": {a} → {b}") for name, a, b in shown]
+        lines += [line("  ", name, f": {a} → {b}") for name, a, b in shown]
         lines += _more(len(found.values))
     return [*lines, line(f"{plural(found.equal, 'tensor')} bitwise equal")]
 
@@ -252,7 +251,7 @@ def _reason(entry: Entry) -> Span:
 
 
 def _metrics(entry: Entry) -> str:
-    return "  ".join(f"{visible(name)} {_metric(entry, name)}" for name in entry.metrics)
+    return "  ".join(f"{name} {_metric(entry, name)}" for name in entry.metrics)
 
 
 def _metric(entry: Entry, name: str) -> str:
@@ -267,7 +266,7 @@ def _parts(forms: dict[str, Any]) -> list[str]:
     for name in forms:
         part = name.partition(".")[0]
         counts[part] = counts.get(part, 0) + 1
-    return [f"{count} in {visible(part)}" for part, count in counts.items()] or ["none"]
+    return [f"{count} in {part}" for part, count in counts.items()] or ["none"]
 
 
 def _more(count: int) -> list[Line]:
@@ -275,5 +274,5 @@ def _more(count: int) -> list[Line]:
 
 
 def _short(value: Any) -> str:
-    text = visible(str(value) if isinstance(value, str) else repr(value))
+    text = str(value) if isinstance(value, str) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -6,11 +6,11 @@ import importlib
 import importlib.util
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ._warning import warn
 
 COMMANDS = (
     ("run", "holdfast.cli.run", "RunCommand"),
@@ -84,7 +84,7 @@ def plugin_commands() -> dict[str, type[Any]]:
         owners[name] = offer.source
         found[name] = offer.value
     for warning in warnings:
-        print(f"holdfast: {warning}", file=sys.stderr)
+        warn(warning)
     return found
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import UsageError
+from ..harmless import visible
 from ..report import Line, Terminal, shown
 
 
@@ -21,11 +22,16 @@ def columns() -> int:
 
 def show(lines: Sequence[Line]) -> None:
     """Print lines, in colour where standard output has it."""
-    write(shown(lines, Terminal.of(sys.stdout)))
+    _print(shown(lines, Terminal.of(sys.stdout)))
 
 
 def write(text: str) -> None:
-    """Print text as it is; a character the terminal has no code for becomes ``?``."""
+    """Print text for people or programs, without anything that a terminal would act on."""
+    _print(visible(text))
+
+
+def _print(text: str) -> None:
+    """A character that the terminal has no code for becomes ``?``."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     # Now, so that a reader who has gone (head, less) is noticed while we can be quiet about it.
@@ -44,7 +50,7 @@ def save(text: str, path: str) -> None:
     """Write text to a file the user named."""
     try:
         with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(visible(text))
     except OSError as error:
         raise UsageError(
             f"cannot write {path}: {error.strerror}; choose another file with --output"

@@ -9,10 +9,11 @@ from typing import Any
 
 from ..checkpoint.store import Entry
 from ..errors import CheckpointError
+from ..harmless import visible_line
 from ..report import Line
 from ..report.layout import Span, line
 from ..report.run_list import HEALTHY, RunRow
-from ..report.words import clip, number, size, visible
+from ..report.words import clip, number, size
 from ._checkpoints import store_in
 
 _HEAD = ("NAME", "STATUS", "STEPS", "VERDICT", "CHECKPOINT", "SIZE", "AGE")
@@ -77,7 +78,7 @@ def table(
     for row, texts in zip(rows, cells, strict=True):
         name = clip(texts["NAME"], widths["NAME"]).ljust(widths["NAME"])
         if row.problem:
-            told = f"damaged: {visible(row.problem)}"
+            told = f"damaged: {row.problem}"
             lines.append(line(name, "  ", Span(told, "red")))
             continue
         spans: list[str | Span] = [name]
@@ -116,7 +117,7 @@ def _cells(row: RunRow, entry: Entry | None) -> tuple[str, ...]:
     signal = row.ending.startswith(("killed by", "killed for"))
     status = "stalled?" if row.status == "stalled" else row.status
     return (
-        clip(visible(row.name), _LONGEST),
+        clip(visible_line(row.name), _LONGEST),
         row.ending.partition(",")[0] if signal else status,
         number(row.steps),
         row.verdict or "-",

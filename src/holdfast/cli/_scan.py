@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
+from ..harmless import visible_line
 from ..run import new_run_path
+from . import _output
+from ._warning import warn
 
 if TYPE_CHECKING:
     from ..training.scanning import Scan
@@ -151,10 +154,11 @@ def _slurm(scan: Scan, args: argparse.Namespace) -> int:
         raise UsageError(
             f"cannot write {args.scan_slurm}: {error.strerror}; choose another file"
         ) from error
-    print(
+    _output.write(
         f"{len(scan.combinations)} combinations; submit them with: "
         f"sbatch {shlex.quote(args.scan_slurm)}\n"
-        f"and look at the results with: holdfast train --scan-table {shlex.quote(str(scan.folder))}"
+        "and look at the results with: holdfast train --scan-table "
+        f"{shlex.quote(str(scan.folder))}\n"
     )
     return 0
 
@@ -162,6 +166,7 @@ def _slurm(scan: Scan, args: argparse.Namespace) -> int:
 def _show(scan: Scan) -> int:
     """Print the table, best first."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     rows = scan.write()
@@ -175,7 +180,8 @@ def _show(scan: Scan) -> int:
     for row in rows:
         numbers = (str(row["best_step"] or "-"), str(row["steps"]), f"{row['seconds']:.1f}")
         cells = (_figure(row["best"]), *numbers, str(row["skipped"]), row["why"])
-        table.add_row(*(row[key] for key in keys), *cells)
+        texts = [str(text) for text in (*(row[key] for key in keys), *cells)]
+        table.add_row(*(escape(visible_line(text)) for text in texts))
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
     return 0
 
@@ -186,4 +192,4 @@ def _figure(value: Any) -> str:
 
 def _tell(line: str, *, quiet: bool = False) -> None:
     if not quiet:
-        print(f"holdfast: {line}", file=sys.stderr, flush=True)
+        warn(line)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from ..config import RunSettings
 from ..detectors import ALL, load_plugins, select
@@ -12,6 +11,7 @@ from ..report import check_json, check_lines, github_text, plain, replay, reposi
 from ..run import find_run
 from . import _output
 from ._parser import RUN_OR_NEWEST, add_format
+from ._warning import warn
 
 
 class CheckCommand:
@@ -48,11 +48,11 @@ class CheckCommand:
         run = find_run(args.run, RunSettings().root)
         plugins = load_plugins(os.environ, ALL)
         for warning in plugins.warnings:
-            print(f"holdfast: {warning}", file=sys.stderr)
+            warn(warning)
         among = (*ALL, *plugins.detectors)
         replayed = replay(run, select(_codes(args.select), _codes(args.ignore), among))
         for event in replayed.errors:
-            print(f"holdfast: {event.data['where']}: {event.data['error']}", file=sys.stderr)
+            warn(f"{event.data['where']}: {event.data['error']}")
         told = replayed.findings, replayed.ending, run.meta, repository()
         if args.format == "json":
             _output.give(check_json(replayed), args.output)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from ..detectors import ALL, by_code, load_plugins
 from ..detectors.search import search
 from ..errors import UsageError
 from ..report import catalogue_lines, explain_lines, found_lines
 from . import _output
+from ._warning import warn
 
 
 class ExplainCommand:
@@ -37,7 +37,7 @@ class ExplainCommand:
         """Print the document of one detector, or the list of those that fit."""
         plugins = load_plugins(os.environ, ALL)
         for warning in plugins.warnings:
-            print(f"holdfast: {warning}", file=sys.stderr)
+            warn(warning)
         among = (*ALL, *plugins.detectors)
         if not args.words:
             _output.show(catalogue_lines(among, _output.width()))

@@ -14,6 +14,7 @@ from ..report import write_page
 from ..run import find_run, life_of
 from . import _output
 from ._parser import RUN_OR_NEWEST
+from ._warning import warn
 
 
 class OpenCommand:
@@ -45,9 +46,9 @@ class OpenCommand:
                 ) from error
         _output.write(f"{run.page_path}\n")
         if not has_display(os.environ):
-            print("holdfast: no display here; open this file in a browser", file=sys.stderr)
+            warn("no display here; open this file in a browser")
         elif not webbrowser.open(run.page_path.resolve().as_uri()):
-            print("holdfast: no browser could be started; open this file in one", file=sys.stderr)
+            warn("no browser could be started; open this file in one")
         return 0
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from ..config import RunSettings
 from ..errors import UsageError
 from ..run import Run, run_path
+from . import _output
 from ._parser import old_name
+from ._warning import warn
 
 
 class PredictCommand:
@@ -80,7 +81,7 @@ class PredictCommand:
         run = former_run(str(source))
         # Before its recipe is looked for: the script of `holdfast run` must not be imported.
         saved = saved_config(run)
-        recipe = find_recipe(args.recipe or str(Run.open(run).meta.get("script", "")), _tell)
+        recipe = find_recipe(args.recipe or str(Run.open(run).meta.get("script", "")), warn)
         settings = resolve(recipe, saved, None, args.set, "none")
         out = args.output or run / "predictions" / args.data
 
@@ -95,13 +96,13 @@ class PredictCommand:
             of=args.data,
             entries=entries,
             chunk=args.chunk,
-            say=_tell,
+            say=warn,
         )
         again = f", {done.before} of them before" if done.before else ""
-        print(f"{done.entries} samples{again}, {done.seconds:.1f} s: {out}")
+        _output.write(f"{done.entries} samples{again}, {done.seconds:.1f} s: {out}\n")
         if done.finished:
             return 0
-        _tell("interrupted; the same command goes on from here")
+        warn("interrupted; the same command goes on from here")
         return 128 + signal.SIGINT
 
 
@@ -119,7 +120,3 @@ def _entries(text: str) -> tuple[int, int | None]:
     if not colon or found[0] < 0 or (found[1] is not None and found[1] <= found[0]):
         raise UsageError(f"--entries {text!r}; write FIRST:LAST, such as 0:50000")
     return found
-
-
-def _tell(line: str) -> None:
-    print(f"holdfast: {line}", file=sys.stderr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from ..config import RunSettings
 from ..detectors import ALL, load_plugins
@@ -26,6 +25,7 @@ from ..report import (
 from ..run import Run, find_run
 from . import _output
 from ._parser import RUN_OR_NEWEST, add_format
+from ._warning import warn
 
 
 class ReportCommand:
@@ -74,7 +74,7 @@ class ReportCommand:
         """Formats that also show the readable part of a damaged run."""
         record = read_record(run)
         for damage in record.summary.unreadable:
-            print(f"holdfast: {damage}", file=sys.stderr)
+            warn(damage)
         if output:
             _output.save(report_html(record) if form == "html" else report_md(record), output)
         elif form == "md":

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 from ..config import RunSettings, TrackSettings, from_dict
 from ..errors import HoldfastError, UsageError
 from ..run import Run, find_run, life_of
+from . import _output
 from ._parser import RUN_OR_NEWEST
+from ._warning import warn
 
 if TYPE_CHECKING:
     from ..integrations.tracker import Tracker
@@ -78,11 +80,11 @@ class TrackCommand:
         settings = _settings(args, run)
         names, warnings = usable(settings.to)
         for warning in warnings:
-            _tell(warning)
+            warn(warning)
         trackers = [
             Tracker(
                 run,
-                make_sink(name, run, settings, _tell),
+                make_sink(name, run, settings, warn),
                 settings,
                 fresh=name == "mlflow" and settings.new_run,
             )
@@ -123,7 +125,7 @@ def _hand_over(trackers: list[Tracker], step: Callable[[Tracker], int], tracker:
         return step(tracker)
     except (OSError, HoldfastError) as error:
         trackers.remove(tracker)
-        _tell(f"{tracker.sink.kind} is given up: {error}; try again later: holdfast track")
+        warn(f"{tracker.sink.kind} is given up: {error}; try again later: holdfast track")
         return 0
 
 
@@ -165,8 +167,4 @@ def _state(run: Run) -> tuple[bool, bool]:
 
 def _show(tracker: Tracker, count: int, *, over: bool) -> None:
     end = "" if over else "; the run goes on, add --follow to go along"
-    print(f"{tracker.sink.kind}: {count} new points in {tracker.sink.target}{end}")
-
-
-def _tell(line: str) -> None:
-    print(f"holdfast: {line}", file=sys.stderr)
+    _output.write(f"{tracker.sink.kind}: {count} new points in {tracker.sink.target}{end}\n")

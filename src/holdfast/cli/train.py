@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from ..run.names import NEWEST
 from . import _output
 from ._run_flags import TRACK
 from ._scan import carry_out_scan, describe_scan, wants_scan
+from ._warning import warn
 
 if TYPE_CHECKING:
     from ..training.recipes import Recipe
@@ -323,4 +323,4 @@ def _list() -> int:
 def _tell(line: str) -> None:
     """One line on standard error, from one process of several."""
     if os.environ.get("RANK", "0") == "0":
-        print(f"holdfast: {line}", file=sys.stderr)
+        warn(line)

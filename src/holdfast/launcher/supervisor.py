@@ -30,6 +30,7 @@ from ..boot import (
 )
 from ..config import Settings
 from ..errors import UsageError
+from ..harmless import visible
 from ..run import Run
 from ..run.resumption import RESUMED_FROM
 from ..types import Finding
@@ -145,7 +146,7 @@ def _open_drain(run: Run, owner: str, settings: Settings) -> Drain:
     for warning in plugins.warnings:
         say(f"holdfast: {warning}")
     heartbeat = Heartbeat(settings.run.hang_after)
-    return Drain(run, owner, settings, (*ALL, *plugins.detectors), say, heartbeat)
+    return Drain(run, owner, settings, (*ALL, *plugins.detectors), put, heartbeat)
 
 
 def _wait(
@@ -197,7 +198,7 @@ def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:
             )
             make_page(run, say)
             if not quiet:
-                say(end_summary(run, Terminal.of(sys.stderr)))
+                put(end_summary(run, Terminal.of(sys.stderr)))
     except Exception as error:
         say(f"holdfast: could not write the summary: {error}")
 
@@ -220,7 +221,12 @@ def leave_like(status: int) -> int:
 
 
 def say(line: str) -> None:
-    """Write a line at once, so that lines of several processes never mix."""
+    """Write a line at once, without anything that a terminal would act on."""
+    put(visible(line))
+
+
+def put(line: str) -> None:
+    """Write a finished line at once, so that lines of several processes never mix."""
     with contextlib.suppress(OSError):
         os.write(2, (line if line.endswith("\n") else line + "\n").encode())
 

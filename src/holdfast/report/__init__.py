@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from ..harmless import visible_line
 from ..run import Run
 from ..run.durable import replace_file
 from .code_places import repository
@@ -80,7 +81,7 @@ def make_page(run: Run, say: Callable[[str], None]) -> None:
         write_page(run)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        say(f"holdfast: could not write {run.page_path.name}: {reason}")
+        say(f"holdfast: could not write {run.page_path.name}: {visible_line(reason)}")
 
 
 __all__ = [

@@ -71,7 +71,7 @@ def catalogue_lines(detectors: Sequence[type[Detector]], width: int = WIDTH) -> 
 
 def found_lines(asked: str, detectors: Sequence[type[Detector]], width: int = WIDTH) -> list[Line]:
     """The detectors that fit some words, the best first."""
-    head = f"{len(detectors)} findings fit {words.visible(asked)!r}, the best first:"
+    head = f"{len(detectors)} findings fit {asked!r}, the best first:"
     return [*paragraph(head, width=width), line(), *_list(detectors, width), line(), line(_MORE)]
 
 

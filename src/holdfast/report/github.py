@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..harmless import visible
 from ..types import Finding, Severity
 from .code_places import place_of
 from .ending import Ending
@@ -43,8 +44,8 @@ def _command(level: str, about: Mapping[str, str], text: str) -> str:
 
 
 def _data(text: str) -> str:
-    text = text.replace(NBSP, " ").replace("%", "%25")
-    return text.replace("\r", "%0D").replace("\n", "%0A")
+    text = visible(text).replace(NBSP, " ").replace("%", "%25")
+    return text.replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from ..harmless import visible_line
 from .terminal import NORMAL, Terminal
 from .words import NBSP
 
@@ -63,8 +64,7 @@ def paragraph(
 
 def plain(lines: Iterable[Line]) -> str:
     """The lines without colours, each ending in a newline."""
-    text = "".join("".join(span.text for span in one).rstrip() + "\n" for one in lines)
-    return text.replace(NBSP, " ")
+    return "".join("".join(_text(span) for span in one).rstrip() + "\n" for one in lines)
 
 
 def painted(lines: Iterable[Line], *, links: bool = False) -> str:
@@ -77,8 +77,12 @@ def shown(lines: Iterable[Line], terminal: Terminal) -> str:
     return painted(lines, links=terminal.links) if terminal.colour else plain(lines)
 
 
+def _text(span: Span) -> str:
+    return visible_line(span.text).replace(NBSP, " ")
+
+
 def _painted(span: Span, links: bool) -> str:
-    text = span.text.replace(NBSP, " ")
+    text = _text(span)
     if links:
         text = _linked(text)
     codes = ";".join(_CODES[word] for word in span.style.split() if word in _CODES)
@@ -96,7 +100,7 @@ def _linked(text: str) -> str:
 
 
 def _link(path: str, text: str) -> str:
-    target = f"file://{socket.gethostname()}{quote(os.path.abspath(path))}"
+    target = f"file://{socket.gethostname()}{quote(os.fsencode(os.path.abspath(path)))}"
     return f"\x1b]8;;{target}\x1b\\{text}\x1b]8;;\x1b\\"
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from ..detectors.judge import Key
+from ..harmless import visible_line
 from ..run import Rows
 from ..types import Event, Finding, Severity
 from . import words
@@ -137,6 +138,7 @@ class Live:
         """Print one line: as it is into a file, wrapped and in colour on a terminal."""
         # Asked each time: a window changes its size.
         terminal = Terminal.of(sys.stderr) if self._terminal is None else self._terminal
+        text = visible_line(text)
         if terminal.there:
             self._say(f"{CLEAR}{shown(fitted(text, terminal.width, style), terminal)}".rstrip("\n"))
         else:
@@ -162,7 +164,7 @@ def start_line(script: str, folder: str, *, acts: bool) -> str:
     'holdfast: guarding train.py, recording to runs/first'
     """
     does = "guarding" if acts else "only watching"
-    return f"holdfast: {does} {words.visible(script) or 'this loop'}, recording to {folder}"
+    return f"holdfast: {does} {script or 'this loop'}, recording to {folder}"
 
 
 def fitted(text: str, width: int, style: str = "") -> list[Line]:

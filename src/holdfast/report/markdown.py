@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from ..harmless import visible
 from . import words
 from .cause import STAT_COLUMNS, Cause, cause_of
 from .crash import VALUE_COLUMNS, CrashDetails, crash_of
@@ -199,15 +200,17 @@ def text(value: str) -> str:
     """Escape text: no markup, no mentions, no links.
 
     >>> text("a_b <c> @all")
-    'a\\\\_b \\\\<c\\\\> @\\u200ball'
+    'a\\\\_b \\\\<c\\\\> @&#8203;all'
     """
-    plain = " ".join(words.clip(words.visible(value), _LONGEST).replace(words.NBSP, " ").split())
-    return _SPECIAL.sub(r"\\\1", plain).replace("@", "@\N{ZERO WIDTH SPACE}")
+    plain = " ".join(words.clip(visible(value), _LONGEST).replace(words.NBSP, " ").split())
+    # A log of a GitHub workflow takes a line that begins so for a command.
+    plain = _SPECIAL.sub(r"\\\1", re.sub(r"^::", r"\::", plain))
+    return re.sub(r"@(?=\w)", "@&#8203;", plain)
 
 
 def code(value: str) -> str:
     """A code span, also of text that holds backticks."""
-    plain = " ".join(words.visible(value).replace(words.NBSP, " ").split())
+    plain = " ".join(visible(value).replace(words.NBSP, " ").split())
     ticks = "`" * (_longest_run(plain) + 1)
     pad = " " if plain.startswith("`") or plain.endswith("`") else ""
     return f"{ticks}{pad}{plain}{pad}{ticks}" if plain else ""
@@ -216,7 +219,7 @@ def code(value: str) -> str:
 def fence(value: str, language: str) -> str:
     """A fenced block that its content cannot close."""
     ticks = "`" * max(3, _longest_run(value) + 1)
-    return f"{ticks}{language}\n{words.visible(value)}\n{ticks}"
+    return f"{ticks}{language}\n{visible(value)}\n{ticks}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

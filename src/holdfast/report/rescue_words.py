@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ..harmless import visible
 from ..types import Event
 from . import words
 
@@ -46,7 +47,7 @@ def number_in(data: Mapping[str, Any], name: str) -> float:
 def text_in(data: Mapping[str, Any], name: str) -> str:
     """Words of an event, fit to be shown on one line; empty where there are none."""
     value = data.get(name)
-    return "" if value is None else words.clip(" ".join(words.visible(str(value)).split()), 300)
+    return "" if value is None else words.clip(" ".join(visible(str(value)).split()), 300)
 
 
 def _count(data: Mapping[str, Any], name: str) -> int:

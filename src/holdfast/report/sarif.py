@@ -105,7 +105,8 @@ def _result(finding: Finding, index: int, meta: Mapping[str, Any], root: Path) -
 
 
 def _location(file: str, line: int) -> dict[str, Any]:
-    uri = f"file://{quote(file)}" if file.startswith("/") else quote(file)
+    path = quote(file, errors="replace")
+    uri = f"file://{path}" if file.startswith("/") else path
     place: dict[str, Any] = {"artifactLocation": {"uri": uri}}
     if line:
         place["region"] = {"startLine": line}

@@ -197,10 +197,9 @@ def _notes(title: str, notes: tuple[str, ...], width: int) -> list[Line]:
 
 
 def _deeds(summary: RunSummary) -> tuple[str, ...]:
-    actions = (
+    return tuple(
         ": ".join(filter(None, [f"{d.what}, {d.when}", d.why])) for d in summary.actions_taken
     )
-    return tuple(map(words.visible, actions))
 
 
 def _run(summary: RunSummary, width: int) -> list[Line]:
@@ -264,7 +263,7 @@ def _diff(cause: Cause, indent: int) -> list[Line]:
     """The change as a diff, never wrapped; its location is printed above."""
     styles = {"+": "green", "-": "red"}
     return [
-        line(" " * indent, Span(words.visible(row), styles.get(row[:1], "")))
+        line(" " * indent, Span(row, styles.get(row[:1], "")))
         for row in cause.diff.splitlines()
         if not row.startswith("@@")
     ]

@@ -46,7 +46,7 @@ def verdict_of(summary: RunSummary) -> Verdict:
         sentence = _finished(summary)
     else:
         sentence = _cut_short(summary)
-    return Verdict(word=word, tone=tone, sentence=words.visible(sentence))
+    return Verdict(word=word, tone=tone, sentence=sentence)
 
 
 def headline_of(finding: Finding) -> str:

@@ -7,18 +7,11 @@ them apart; ``layout`` turns them into ordinary ones in the end.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 
 from ..types import Finding
 
 NBSP = "\N{NO-BREAK SPACE}"
-
-# Control characters but tab and newline, marks that reorder text, halves of characters.
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
-    "\ud800-\udfff]"
-)
 
 
 def plural(count: int, noun: str, ending: str = "s") -> str:
@@ -127,15 +120,6 @@ def figure(value: float) -> str:
     text = f"{value:,.{digits}f}" if abs(value) >= 1e4 else f"{value:.{digits}f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return text.replace(",", NBSP)
-
-
-def visible(text: str) -> str:
-    """Text from elsewhere, safe to show: what would be invisible or turn a line around is named.
-
-    >>> visible("a\\x1b[31m \\u202e b")
-    'a⟨U+001B⟩[31m ⟨U+202E⟩ b'
-    """
-    return _UNSEEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
 
 
 def clip(text: str, limit: int) -> str:

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from ..diagnosis.source.files import from_here
 from ..errors import HoldfastError
+from ..harmless import visible_line
 
 
 class RefusedError(Exception):
@@ -68,4 +69,4 @@ def refuse(reason: str) -> NoReturn:
 def say(text: str) -> None:
     """Tell the user something, beside what the script writes."""
     with contextlib.suppress(OSError):
-        os.write(2, f"holdfast: {text}\n".encode())
+        os.write(2, f"holdfast: {visible_line(text)}\n".encode())

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from ..detectors import Detector
 from ..detectors.judge import Judge
 from ..guard.last_words import LastWords
+from ..harmless import visible_line
 from ..report import make_page
 from ..report.live import Live
 from ..run import LaneReader, LaneWriter, Run, rank_of
@@ -53,7 +54,7 @@ class LeftLoop:
                 self._record(self._words.completed(error))
             except Exception as failure:
                 text = " ".join(str(failure).split())
-                self._say(f"holdfast: could not record how the loop ended: {text}")
+                self._say(f"holdfast: could not record how the loop ended: {visible_line(text)}")
 
     def _record(self, words: LastWords) -> None:
         run, lane = self._place()

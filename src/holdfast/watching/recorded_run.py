@@ -23,6 +23,7 @@ from ..config import Settings
 from ..detectors import ALL, Detector, load_plugins
 from ..errors import HoldfastError, RunFolderError
 from ..guard.engine import Engine
+from ..harmless import visible_line
 from ..launcher import start
 from ..launcher.drain import Drain
 from ..launcher.drain_thread import DrainThread
@@ -150,7 +151,8 @@ class RecordedRun:
             if told or (error is not None and (told := saved_words(run))):
                 self._say(told)
         except Exception as failure:  # the script goes on after its loop
-            self._say(f"holdfast: could not sum up the run: {' '.join(str(failure).split())}")
+            why = visible_line(" ".join(str(failure).split()))
+            self._say(f"holdfast: could not sum up the run: {why}")
 
     def _end_engine(self, error: BaseException | None) -> int:
         """Write the last records; the exit code of the loop, as far as it is known here."""
@@ -197,7 +199,8 @@ class RecordedRun:
             # A rank whose launcher names no run to share has one of its own.
             self._alone = former is None and "launch" not in run.meta
         except RunFolderError as error:
-            self._say(f"holdfast: this run cannot be recorded or saved, but it is guarded: {error}")
+            why = visible_line(str(error))
+            self._say(f"holdfast: this run cannot be recorded or saved, but it is guarded: {why}")
             raise
         owner = uuid.uuid4().hex
         recorder = Recorder(run, session.rank(), os.getpid(), owner, settings.run.ring_mib << 20)

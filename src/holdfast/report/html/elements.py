@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-from .. import words
+from ...harmless import visible
 
 _EMPTY = frozenset(("br", "hr", "img", "meta", "link", "wbr"))
 
@@ -71,7 +71,7 @@ def _piece(child: Child) -> str:
     if child is None:
         return ""
     if isinstance(child, str | int | float):
-        return html.escape(words.visible(str(child)), quote=False)
+        return html.escape(visible(str(child)), quote=False)
     return "".join(map(_piece, child))
 
 
@@ -81,4 +81,4 @@ def _name(key: str) -> str:
 
 def _value(value: str | float) -> str:
     text = value if isinstance(value, str) else f"{value:.6g}"
-    return html.escape(words.visible(text), quote=True)
+    return html.escape(visible(text), quote=True)

@@ -1,0 +1,150 @@
+"""Text from elsewhere never acts on a terminal, nor passes for a line of ours."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli import main
+from holdfast.report import card_html, end_summary, saved_words
+from holdfast.report.live import Live, start_line
+from holdfast.report.terminal import Terminal
+from holdfast.run import LaneReader, LaneWriter, Run
+from holdfast.types import Event, Finding, Severity
+
+EVIL = (
+    "x\x1b]0;PWNED\x07\x1b[31m\x9b2J\x7f\r\u202eback\u2066\ud800\n::error::forged\n```\n::error::b"
+)
+# What a terminal acts on, and what hides or turns text around; a lone half prints as "?" at most.
+ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+EXCERPT = [[7, "before"], [8, EVIL]]
+EXCEPTION = {
+    "type": EVIL, "message": EVIL, "file": EVIL, "line": 8, "function": EVIL, "code": EVIL,
+    "traceback": EVIL, "phase": EVIL, "start": 8, "excerpt": EXCERPT, "called_from": EVIL,
+    "frames": [{"file": EVIL, "line": 8, "function": EVIL, "code": EVIL}],
+    "operands": [{"name": EVIL, "shape": EVIL, "dtype": EVIL, "device": EVIL}],
+    "variables": [{"name": EVIL, "repr": EVIL, "type": EVIL}],
+}  # fmt: skip
+CAUSE = {
+    "opt": 0, "how": "replay", "observed": 3, "phase": EVIL, "op": EVIL, "file": EVIL, "line": 8,
+    "function": EVIL, "code": EVIL, "start": 8, "excerpt": EXCERPT, "module": EVIL, "layer": EVIL,
+    "inputs": [], "sample": 4, "samples": [[4]], "columns": [EVIL], "samples_bad": 1,
+}  # fmt: skip
+EVENTS: dict[str, dict[str, Any]] = {
+    "start": {"torch": EVIL, "python": EVIL, "device": EVIL, "world": EVIL},
+    "policy": {"rules": [EVIL]},
+    "optimizer": {"opt": 0, "cls": EVIL, "layers": [EVIL], "buffers": [EVIL], "how": EVIL},
+    "not_covered": {"what": EVIL, "why": EVIL},
+    "holdfast_error": {"where": EVIL, "error": EVIL},
+    "switched_to_fused": {"opt": 0, "cls": EVIL},
+    "rollback": {"opt": 0, "code": EVIL, "why": EVIL, "steps": 2, "to": 1},
+    "quarantine": {"opt": 0, "index": EVIL, "file": EVIL, "reason": EVIL},
+    "stop": {"code": EVIL, "why": EVIL, "checkpoint": EVIL},
+    "cause": CAUSE,
+    "checkpoint": {"file": EVIL, "models": [EVIL], "optimizers": 1, "bytes": 9, "seconds": 1.0},
+    "resumable": {"accepted": False, "reason": EVIL, "file": EVIL, "line": 3},
+    "last_state": {"failed": EVIL},
+    "exception": EXCEPTION,
+}  # fmt: skip
+FINDING = Finding(
+    code=f"NUM001{EVIL}", name=EVIL, severity=Severity.ERROR, step=3, message=EVIL, advice=EVIL,
+    file=EVIL, line=8, action=EVIL,
+    evidence={"headline": EVIL, "diff": f"-{EVIL}\n+{EVIL}", "cause": CAUSE, "layer": EVIL},
+)  # fmt: skip
+
+
+@pytest.fixture
+def forged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    command = [EVIL, f"--{EVIL}"]
+    meta = {"script": EVIL, "command": command, "holdfast": EVIL, "python": EVIL, "platform": EVIL}
+    run = Run.create(tmp_path / "runs" / "forged", {**meta, "settings": {EVIL: EVIL}})
+    run.update_meta(status="finished", exit_code=1, restarts=[{"reason": EVIL, "step": 2}])
+    writer = LaneWriter(run, "r0")
+    writer.write_events(
+        [Event(time=1.0, rank=0, step=3, kind=kind, data=data) for kind, data in EVENTS.items()]
+    )
+    writer.write_findings([FINDING])
+    writer.close()
+    other = tmp_path / "runs" / "x\x1b[31m\u202ey"
+    Run.create(other, {**meta, "status": EVIL, "created": EVIL})
+    saved = run.path / "checkpoints" / "step-0000000003.r0.json"
+    saved.parent.mkdir()
+    saved.write_text(json.dumps({"file": EVIL, "kind": EVIL, "metrics": {EVIL: EVIL}, EVIL: EVIL}))
+    return run
+
+
+COMMANDS = """
+report RUN
+report RUN --format json
+report RUN --format md
+report RUN --format html --output /dev/stdout
+report RUN --format github
+report RUN --format sarif
+check RUN
+check RUN --format json
+check RUN --format github
+compare RUN RUN
+compare RUN OTHER
+runs runs
+runs runs --format json
+runs prune runs --keep 0 --dry-run
+explain EVIL
+report EVIL
+report OTHER
+checkpoint list RUN
+checkpoint show RUN
+track RUN --to jsonl
+open RUN
+EVIL
+report RUN --EVIL
+"""
+
+
+@pytest.mark.parametrize("words", COMMANDS.strip().splitlines())
+@pytest.mark.parametrize("colour", ["0", "1"])
+def test_nothing_a_terminal_acts_on_is_printed(words, colour, forged, capfd, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", colour)
+    monkeypatch.setenv("HOLDFAST_PLUGINS", "none")
+    known = {"RUN": str(forged.path), "OTHER": str(forged.path.parent / "x\x1b[31m\u202ey")}
+    given = [word.replace("EVIL", EVIL) for word in words.split()]
+    main([known[word] if word in known else word for word in given])
+    told = capfd.readouterr()
+    assert told.out or told.err
+    if "open" not in words.split():
+        harmless(told.out)
+    harmless(told.err)
+    if "github" in words:
+        assert all(row.startswith("::") for row in told.out.splitlines())
+        assert "::error::" not in told.out.splitlines()
+    elif "html" not in words:
+        bare = re.sub(r"^(`{3,})\w*\n.*?\n\1$", "", told.out, flags=re.S | re.M)
+        assert not re.search(r"^::", bare, flags=re.M)
+        assert "md" not in words or "::error::forged" in told.out.replace("\\", "")
+
+
+def test_live_lines_and_the_last_words_are_harmless(forged):
+    for terminal in (Terminal(), Terminal(there=True, colour=True)):
+        told: list[str] = []
+        live = Live(told.append, verbose=True, health=1, terminal=terminal)
+        data = LaneReader(forged, "r0").read()
+        live.show(data.findings, data.events)
+        assert len(told) > 8
+        harmless("".join(text.removeprefix("\r\x1b[2K") for text in told))
+        assert not any(row.startswith("::") for text in told for row in text.splitlines())
+        harmless(end_summary(forged, terminal))
+    harmless(saved_words(forged))
+    harmless(card_html(forged))
+    live = Live(told.append, start=start_line(EVIL, EVIL, acts=True), terminal=Terminal())
+    live.show([], [Event(time=0.0, rank=0, step=0, kind="policy", data={"rules": ["x: y"]})])
+    harmless(told[-1])
+
+
+def harmless(text: str) -> None:
+    """Only our own colours are escapes."""
+    found = ACTS.search(re.sub(r"\x1b\[[\d;]+m(?!\x1b)([^\x1b]*)\x1b\[0m", r"\1", text))
+    assert found is None, text[max(0, found.start() - 60) : found.end() + 60]
