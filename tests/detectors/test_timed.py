@@ -187,7 +187,7 @@ def test_a_cache_that_is_lost_has_its_own_cure(make_rows, event, cure):
 
 
 def test_a_loader_without_a_line_that_stands_out(make_rows):
-    even = [fetches(line, 0.0002) for line in range(1, 8)]
+    even = [fetches(line, 0.0008) for line in range(1, 8)]
     asks = called(50, 0.0001, "fetch")
     long = {"waiting": 0.6, "last_block": 0.01, "seconds": 6.0}
     many = look("waits", [*even, asks], times=long)
@@ -196,6 +196,35 @@ def test_a_loader_without_a_line_that_stands_out(make_rows):
     assert findings(make_rows, look("waits", [*even, asks], times=long | {"seconds": 4.0})) == []
     short = look("waits", [*even, asks], times={"waiting": 0.6, "last_block": 0.002})
     assert findings(make_rows, short) == []
+
+
+def test_more_workers_are_advised_only_with_evidence_that_they_help(make_rows):
+    def said(made: float | None, cores: int, **more: Any) -> str:
+        (finding,) = findings(make_rows, *[loader(made=made, cores=cores, **more)] * 2)
+        return finding.advice
+
+    assert "raise num_workers from 2 to 4" in said(0.016, 8)
+    assert "raise num_workers from 2 to 3" in said(0.016, 4)
+    assert "workers" not in said(0.016, 3)  # no core for a third beside the loop
+    assert "workers" not in said(0.004, 8)  # they are idle for most of their time
+    assert "workers" not in said(None, 8)
+    assert "workers" not in said(None, 8, samples=0, lines=[])
+    # The loop waits 3 ms for a batch that is made in 1: handing it over is what takes time.
+    for more in ({}, {"samples": 0, "lines": []}):
+        assert "num_workers=0" in said(0.001, 8, **more)
+
+
+def test_workers_are_advised_where_a_batch_takes_longer_to_make_than_to_hand_over(make_rows):
+    def said(line_seconds: float, cores: int, **more: Any) -> str:
+        times = {"last_block": line_seconds / 0.6, "typical": line_seconds / 0.6}
+        (finding,) = findings(make_rows, waits(line_seconds, cores=cores, times=times, **more))
+        return finding.advice
+
+    assert "num_workers=2" in said(0.0036, 8) and "num_workers=1" in said(0.0036, 2)
+    assert "num_workers" not in said(0.0012, 8) and "num_workers" not in said(0.0036, 1)
+    assert "num_workers" not in said(0.0036, 0)  # recorded before cores were
+    # Of a line that takes microseconds a sample nothing can be prepared in advance.
+    assert "BatchSampler" in said(0.0012, 8, batch=100)
 
 
 def test_workers_that_nobody_has_seen(make_rows):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
-from torch.utils.data._utils import worker
+from torch.utils.data._utils import fetch, worker
 
 from holdfast.boot import patches
 from holdfast.diagnosis.memory import worker_lengths
@@ -65,14 +65,39 @@ def test_the_line_that_keeps_a_worker_busy():
     assert set(named.path) == {named.spot}  # and the expression in it, nothing of the loop
     # Busy all the time: a batch of four takes as long as a step.
     assert look.per_sample == pytest.approx(0.1 / 4, rel=0.2)
+    assert look.made == 0.0  # it is not torch that has it do so
 
 
-def test_nothing_is_known_of_a_worker_that_waits_or_never_was():
+class Rows:
+    def __getitem__(self, index: int) -> int:
+        return sum(i * i for i in range(20_000))
+
+
+def test_how_long_a_worker_takes_to_make_a_batch():
+    def _worker_loop() -> None:
+        fetcher = fetch._MapDatasetFetcher(Rows(), True, list, False)
+        while True:
+            fetcher.fetch([0])
+            until = time.monotonic() + 0.0015
+            while time.monotonic() < until:
+                pass  # hands it over
+
+    def known(pid: int) -> bool:
+        seen = worker_samples._read(pid)
+        return seen is not None and seen.ticks >= 60
+
+    pid = ran(_worker_loop, known)
+    look = worker_samples.look([pid], step=0.1, batch=1)
+    assert look is not None and look.made is not None and 0.01 < look.made < 0.095
+
+
+def test_a_worker_that_waits_makes_nothing_and_of_none_nothing_is_known():
     def _worker_loop() -> None:
         time.sleep(60)  # as for the next order
 
     idle = ran(_worker_loop, lambda pid: worker_samples._read(pid) is not None)
-    assert worker_samples.look([idle], step=0.1, batch=4) is None
+    look = worker_samples.look([idle], step=0.1, batch=4)
+    assert look is not None and (look.samples, look.lines, look.made) == ([], [], 0.0)
     assert worker_samples.look([2**22 + 1], step=0.1, batch=4) is None
     assert worker_samples.look([], step=0.1, batch=4) is None
 

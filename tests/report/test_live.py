@@ -48,6 +48,22 @@ def test_one_line_as_in_the_design(said):
     assert "\n" not in line and "\x1b" not in line
 
 
+@pytest.mark.parametrize(
+    ("severity", "confidence", "told"),
+    [
+        (Severity.WARNING, 1.0, ""),
+        (Severity.WARNING, 0.9, " (90 % sure)"),
+        (Severity.INFO, 0.6, " (info, 60 % sure)"),
+        (Severity.INFO, 1.0, " (info)"),
+    ],
+)
+def test_a_line_says_how_sure_it_is(said, severity, confidence, told):
+    Live(said.append, terminal=PLAIN).show(
+        [replace(finding(), severity=severity, confidence=confidence)]
+    )
+    assert re.search(re.escape(f"(loss finite){told}") + r" +\[NUM002\]$", said[0])
+
+
 def test_on_a_terminal_the_line_is_cleared_first(said):
     Live(said.append, terminal=SCREEN).show([finding()])
     assert said[0].startswith(CLEAR + "step 412")

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from holdfast.config import from_dict
+from holdfast.run.host_cores import cores_here
 from holdfast.training.data.gathered import Gathered
 from holdfast.training.data.loaders import Feed
 from holdfast.training.data.streaming import Streamed
-from holdfast.training.data.workers import cores_here
 from holdfast.training.device import Place
 from holdfast.training.settings import TrainSettings
 from holdfast.training.task import Task

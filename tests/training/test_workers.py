@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from holdfast.training.data.loading import DataSettings
 from holdfast.training.data.workers import (
     choose_threads,
     choose_workers,
-    cores_here,
     improve,
     measure_loading,
 )
@@ -158,21 +156,3 @@ def test_a_look_at_nothing_is_zero_and_an_error_in_it_is_left_to_the_loop() -> N
     before = torch.get_rng_state()
     assert measure_loading(broken) == 0.0
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_cores_are_shared_among_ranks_and_limited_by_the_container(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(16)))
-    monkeypatch.setattr(workers, "_quota", lambda path: None)
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    assert cores_here() == 16
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert cores_here() == 4
-    monkeypatch.setattr(workers, "_quota", lambda path: 2.5)
-    assert cores_here() == 1
-    monkeypatch.undo()
-    for text, expected in (("250000 100000", 2.5), ("max 100000", None), ("odd", None)):
-        (tmp_path / "cpu.max").write_text(text)
-        assert workers._quota(tmp_path / "cpu.max") == expected
-    assert workers._quota(tmp_path / "missing") is None

@@ -167,6 +167,8 @@ class Look:
     registering: Sequence[Place]
     """Lines that register hooks or parametrizations."""
     stalls: Sequence[Stalled]
+    cores: int = 0
+    """Cores that the process may use; 0 where it is not recorded."""
     ranks: int = 1
     """Ranks that train together, and wait for each other in backward."""
 
@@ -192,6 +194,7 @@ def read_look(event: Event) -> Look | None:
             baseline=_profile(data["baseline"], places) if data.get("baseline") else None,
             registering=[places[int(i)] for i in data.get("registering", ())],
             stalls=[Stalled(*stall) for stall in data.get("stalls", ())],
+            cores=int(data.get("cores", 0)),
             ranks=int(data.get("ranks", 1)),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..types import Event, Severity
+from ._input_words import (
+    HEADLINES,
+    advice,
+    handed_over,
+    making,
+    says,
+)
 from ._lines import (
     Line,
     Look,
@@ -44,24 +52,30 @@ class InputBound(TimedDetector):
     Evidence:
         ``share`` of the time spent on input, ``wait_ms`` per step, ``line_ms`` per batch and
         ``line_share``: the line's part of it, ``sample_us``: time of the line per sample, ``hits``:
-        how often it runs in a step; ``what``: ``dataset``, ``loop``, ``loader`` or ``cache`` (the
-        line asks one); ``workers``; ``rare`` when few batches make most of the waiting, then
-        ``sample``: the index of a slow one and ``sample_ms``; ``looked``: False where the lines of
-        the workers were not timed; ``lost`` seconds so far; ``function``, ``statement`` and
-        ``key``; ``headline`` and ``source``, the statement and the lines around it.
+        how often it runs in a step; ``what``: ``dataset``, ``loop``, ``loader``, ``handover``
+        (workers make batches faster than they hand them over) or ``cache`` (the line asks one);
+        ``workers``, ``cores`` that the process may use, ``made_ms`` to make a batch and
+        ``step_ms``, which tell whether more workers would help; ``rare`` when few batches make most
+        of the waiting, then ``sample``: the index of a slow one and ``sample_ms``; ``looked``:
+        False where the lines of the workers were not timed; ``lost`` seconds so far; ``function``,
+        ``statement`` and ``key``; ``headline`` and ``source``, the statement and the lines around
+        it.
 
     Usual causes:
         - A transform in pure Python: a loop over pixels, tokens or rows for each sample.
         - Files that are opened and parsed again for each sample, or slow remote storage.
         - A ``collate_fn`` that makes a tensor of each element.
         - Too few workers, or none, for a dataset that has real work to do.
+        - Workers for a dataset that has none: handing a batch over takes a millisecond or more.
         - A few samples that are much larger than the others.
         - A cache in a dataset whose workers restart every epoch, or one that is too
           small.
 
     What to do:
         1. Change the line: vectorise it, or do it once in ``__init__`` and keep the result.
-        2. Move it to worker processes: ``num_workers`` (and ``persistent_workers=True``).
+        2. Move it to worker processes: ``num_workers`` (and ``persistent_workers=True``), where a
+           batch takes longer to make than to hand over and there are cores for them; the finding
+           says so only where it was measured. Where handing over takes longer, use none.
         3. For rare slow samples: look at the named one; raise ``prefetch_factor``.
 
     False alarms:
@@ -131,6 +145,7 @@ class InputBound(TimedDetector):
         inside = by_place(line for line in fetched if line.direct).values()
         best = max(inside, key=lambda line: line.seconds, default=None)
         facts = {"rare": look.rare, "workers": 0, "what": "dataset"}
+        facts |= making({"cores": look.cores}, seconds)
         if best is not None and best.seconds >= self.options.named * seconds:
             facts |= {"line_ms": ms(best.seconds), "line_share": round(best.seconds / seconds, 3)}
             facts["sample_us"] = round(best.seconds / max(1, look.batch) * 1e6, 1)
@@ -148,8 +163,12 @@ class InputBound(TimedDetector):
             samples, per_sample = int(data["samples"]), float(data["per_sample"])
             rare, passes = bool(data["rare"]), int(data["passes"])
             facts: dict[str, Any] = {"rare": rare, "workers": int(data["workers"])}
+            facts |= making(data, data.get("made"))
             made_here = bool(data["may_fetch"])
         except (KeyError, TypeError, ValueError, IndexError):
+            return
+        if handed_over(facts, times):
+            yield from self._claim(asks.at, asks, times, facts | {"what": "handover"}, sure=False)
             return
         if not samples:
             if not made_here:  # the workers may report later: believed when measured again
@@ -204,6 +223,7 @@ class InputBound(TimedDetector):
             "line_share": round(best.seconds / seconds, 3),
             "line_ms": ms(best.seconds),
             "hits": round(best.hits, 1),
+            **making({"cores": look.cores}, seconds),
         }
         yield from self._claim(best.at, best, look.times, facts, sure=False)
 
@@ -213,17 +233,19 @@ class InputBound(TimedDetector):
         """Information at once; a warning as soon as it has cost enough to be worth a change."""
         share = float(facts.get("share", times.waiting))
         facts = {"share": share, "wait_ms": ms(share * times.last_block), **facts}
+        facts |= {"step_ms": ms(times.last_block)}
         unnamed = facts["what"] == "loader" and not facts["workers"]
+        cheap = facts.get("sample_us", math.inf) < self.options.sample_us
         known = Claim(
-            what=_says(facts),
-            advice=_advice(facts, quoted(place)),
+            what=says(facts),
+            advice=advice(facts, quoted(place), cheap=cheap),
             severity=Severity.INFO,
             confidence=0.6,
             share=share,
             seconds=times.seconds,
             place=place,
             function=line.function,
-            headline=_HEADLINES.get(str(facts["what"]), "the loop waits for its data"),
+            headline=HEADLINES.get(str(facts["what"]), "the loop waits for its data"),
             evidence=facts,
             sure=sure,
             worth=self.options.unnamed if unnamed else 0.0,
@@ -240,53 +262,5 @@ class InputBound(TimedDetector):
         options, what = self.options, facts["what"]
         if what == "loop":
             return facts["share"] >= options.loop_share
-        enough = what != "loader" and facts["share"] >= options.share
+        enough = what not in ("loader", "handover") and facts["share"] >= options.share
         return enough and facts["sample_us"] >= options.sample_us
-
-
-_HEADLINES = {
-    "loop": "batches are made in the loop",
-    "cache": "a cache misses on every pass",
-}
-
-
-def _says(facts: dict[str, Any]) -> str:
-    what = facts["what"]
-    wait = f"{facts['share']:.0%} of the time ({facts['wait_ms']:.3g} ms per step)"
-    if what == "loop":
-        return f"makes the batch in the loop: {wait} before the model is called"
-    if what == "loader":
-        return f"the loop waits for its loader: {wait}"
-    if what == "cache":
-        return f"reads a cache that misses on every pass: {wait} spent on data"
-    rare = ", on a few samples" if facts["rare"] else ""
-    return f"causes {facts['line_share']:.0%} of the wait for data{rare}: {wait}"
-
-
-def _advice(facts: dict[str, Any], code: str) -> str:
-    what, workers, sample = facts["what"], facts["workers"], facts.get("sample", "")
-    if facts.get("looked") is False:
-        return (
-            f"raise num_workers from {workers}, or run with --fetch-samples: it fetches a few "
-            "samples in the main process and names the slow line of the dataset"
-        )
-    if what == "loader":
-        return "no line of yours stands out: try DataLoader(..., num_workers=2)"
-    if facts["rare"] and sample:
-        return (
-            f"look at sample {sample} of the dataset, {code} is slow on a few: "
-            "prepare those once and keep the result, or raise prefetch_factor"
-        )
-    if what == "cache" and workers:
-        return (
-            "a worker's cache dies with it: use DataLoader(..., persistent_workers=True), "
-            "or prepare all samples before training"
-        )
-    if what == "cache":
-        return f"make the cache of {code} large enough for all samples, or prepare them in advance"
-    cure = f"do {code} once for all samples (in __init__ or before training) or vectorise it"
-    if what == "loop":
-        return f"{cure}; or move it into a Dataset and let DataLoader(..., num_workers=2) do it"
-    if workers:
-        return f"{cure}; or raise num_workers from {workers}"
-    return f"{cure}; or let DataLoader(..., num_workers=2) do it in parallel"

@@ -203,7 +203,7 @@ def finding_line(finding: Finding, *, again: bool = False) -> str:
         text = text.removeprefix(f"step {step}").lstrip(" :")
     # One that compares ranks names them itself.
     rank = f"rank {finding.rank}  " if finding.rank and "ranks" not in finding.evidence else ""
-    told = f"step {step}  {rank}{text}".replace(words.NBSP, " ")
+    told = f"step {step}  {rank}{text}{words.doubt(finding)}".replace(words.NBSP, " ")
     return f"{told.ljust(_COLUMN)}  [{finding.code}]"
 
 

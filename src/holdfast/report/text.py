@@ -74,7 +74,8 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     for group in groups_to_show(summary.finding_groups)[0]:
         finding = group.finding
         block = partial(paragraph, indent=2, column=8, width=width)
-        lines += block(finding.message, label=finding.code, label_style=_STYLES[finding.severity])
+        said = f"{finding.message}{words.doubt(finding)}"
+        lines += block(said, label=finding.code, label_style=_STYLES[finding.severity])
         often = words.occurrences(finding)
         lines += block(often) if often else []
         if summary.ranks and not finding.code.startswith("RNK"):
@@ -109,7 +110,7 @@ def finding_lines(group: FindingGroup, width: int = WIDTH, *, several: bool = Fa
     title = finding.name.replace("_", " ")
     lines = [
         line("  ", Span(finding.code, style), "  ", Span(title, "bold"), "  ",
-             Span(_strength(finding), "dim")),
+             Span(words.strength(finding), "dim")),
     ]  # fmt: skip
     block = partial(paragraph, indent=4, column=8, width=width, label_style="dim")
     lines += block(finding.message, label="seen")
@@ -276,11 +277,3 @@ def _sentence(facts: list[str]) -> str:
 
 def _cost(summary: RunSummary) -> str:
     return "" if summary.cost is None else f" {cost_words(summary.cost)}"
-
-
-def _strength(finding: Finding) -> str:
-    sure = "" if finding.confidence >= 0.95 else f", {finding.confidence:.0%} sure"
-    told = finding.evidence.get("sure")
-    if isinstance(told, str) and told:
-        sure = f", {told.partition(':')[0]}"
-    return f"{finding.severity.word}{sure}"

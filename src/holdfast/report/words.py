@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..types import Finding
+from ..types import Finding, Severity
 
 NBSP = "\N{NO-BREAK SPACE}"
+# A finding of this confidence is told without a word of doubt.
+_CERTAIN = 0.95
 
 
 def plural(count: int, noun: str, ending: str = "s") -> str:
@@ -92,6 +94,25 @@ def loss_lost(first: float, last: float, finite: float, step: int) -> str:
     if math.isnan(first):
         return f"loss {end} from the first step on"
     return f"loss {first:.4g} → {end} (last finite: {finite:.4g} at step {step})"
+
+
+def strength(finding: Finding) -> str:
+    """How bad a finding is, and how sure: ``warning``, ``info, 60 % sure``."""
+    return ", ".join(filter(None, [finding.severity.word, _sure(finding)]))
+
+
+def doubt(finding: Finding) -> str:
+    """The same behind a message: `` (info, 60 % sure)``; empty of a fault that is certain."""
+    told = "" if finding.severity > Severity.INFO else finding.severity.word
+    told = ", ".join(filter(None, [told, _sure(finding)]))
+    return f" ({told})" if told else ""
+
+
+def _sure(finding: Finding) -> str:
+    measured = finding.evidence.get("sure")
+    if isinstance(measured, str) and measured:
+        return measured.partition(":")[0]
+    return "" if finding.confidence >= _CERTAIN else f"{finding.confidence * 100:.0f}{NBSP}% sure"
 
 
 def occurrences(finding: Finding) -> str:

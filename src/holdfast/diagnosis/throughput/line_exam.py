@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from ...run.host_cores import cores_here
 from . import step_counts
 from .line_times import LineTimes
 from .loop_clock import Feed, LoopClock
@@ -154,6 +155,7 @@ class LineExam:
             "rare": self.rare,
             "times": times.measured(),
             "batch": feed.batch,
+            "cores": cores_here(),
             "passes": feed.passes,
             "turn": places.turn(self.turn) if self.turn is not None else None,
         }

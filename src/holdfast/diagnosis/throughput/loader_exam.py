@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from ...probes.batches import LoaderLedger
+from ...run.host_cores import cores_here
 from . import worker_samples
 from .line_times import LineTimes
 from .loop_clock import Feed
@@ -75,11 +76,11 @@ class LoaderExam:
         """What goes into the event; without lines where nobody has seen any."""
         source, places = feed.source, Places()
         pids = [worker.pid for worker in getattr(source, "_workers", ())]
-        found = worker_samples.look(pids, self._times.middle, feed.batch)
+        look = worker_samples.look(pids, self._times.middle, feed.batch) or LoaderLook()
+        made = look.made
         # Only samples that are made here show which of them is slow.
-        if self._may_fetch and (found is None or self._rare):
-            found = make_samples(source, self._indices, lines)
-        look = found or LoaderLook()
+        if self._may_fetch and (not look.samples or self._rare):
+            look = make_samples(source, self._indices, lines) or LoaderLook()
         index, slowest = max(look.samples, key=lambda sample: sample[1], default=(None, 0.0))
         return {
             "rare": self._rare,
@@ -88,6 +89,8 @@ class LoaderExam:
             "passes": feed.passes,
             "samples": len(look.samples),
             "per_sample": round(look.per_sample, 8),
+            "made": None if made is None else round(made, 8),
+            "cores": cores_here(),
             "slowest": [None if index is None else str(index), round(slowest, 8)],
             "lines": [places.line(line) for line in look.lines[:_LINES]],
             "asks": places.line(Line((self._asks,))),

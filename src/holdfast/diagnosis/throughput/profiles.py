@@ -60,6 +60,8 @@ class LoaderLook:
     """Index and seconds of each."""
     lines: list[Line] = field(default_factory=list[Line])
     """Seconds per sample and line, the most expensive first."""
+    made: float | None = None
+    """Seconds that a worker takes to make one batch; None where it is not known."""
 
     @property
     def per_sample(self) -> float:

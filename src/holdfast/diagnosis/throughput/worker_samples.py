@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NamedTuple
 
+from torch.utils.data._utils import fetch
+
 from ..memory.worker_lengths import Answer, Lengths
 from ..source.place import frames_from, kind_of
 from .profiles import Line, LoaderLook, Spot
@@ -49,6 +51,9 @@ _ORDER = struct.Struct("<qd")
 _shared = mmap.mmap(-1, _SLOT * _SLOTS)
 _orders = mmap.mmap(-1, _ORDER.size * _SLOTS)
 
+# Where torch has a dataset make a batch, and collates it.
+_FETCH = fetch.__file__
+
 Path = tuple[Spot, ...]
 
 
@@ -60,31 +65,37 @@ def begin() -> None:
 
 
 def look(pids: Sequence[int], step: float, batch: int) -> LoaderLook | None:
-    """What the samples of some workers cost; None where too little is known.
+    """What the samples of some workers cost, without lines where the script's own hardly ran.
+
+    None where too little is known.
 
     Args:
         pids: the workers.
         step: seconds that a step takes.
         batch: samples in a batch.
     """
-    ticks = busy = 0.0
+    ticks = busy = making = 0.0
     counts: dict[Path, float] = {}
     for pid in pids:
         known = _read(pid)
         if known is None:
             continue
         ticks += known.ticks
+        making += known.making
         for path, count in known.lines:
             counts[path] = counts.get(path, 0.0) + count
             busy += count
-    if busy < _ENOUGH:
+    if not pids or ticks < _ENOUGH * len(pids):
         return None
     each = len(pids) * step / max(1, batch) / ticks
+    made = making / ticks * len(pids) * step
+    if busy < _ENOUGH:
+        return LoaderLook(made=made)
     lines = [
         Line(path, mark="fetch", seconds=count * each, hits=1.0)
         for path, count in sorted(counts.items(), key=lambda item: -item[1])
     ]
-    return LoaderLook([(None, busy * each)], lines)
+    return LoaderLook([(None, busy * each)], lines, made)
 
 
 def order_growth(pid: int, apart: float) -> bool:
@@ -109,6 +120,8 @@ class _Known(NamedTuple):
 
     ticks: float
     lines: list[tuple[Path, float]]
+    making: float = 0.0
+    """Ticks within the loader's own call that makes a batch."""
     grows: Answer | None = None
 
 
@@ -120,7 +133,7 @@ def _watch(watched: int) -> None:
 
 def _count(watched: int) -> None:
     counts: dict[Path, float] = {}
-    ticks, looks, due = 0.0, 0, 0.0
+    ticks, making, looks, due = 0.0, 0.0, 0, 0.0
     grown = Lengths()
     while True:
         time.sleep(_OFTEN if looks < _MANY else _RARELY)
@@ -129,7 +142,9 @@ def _count(watched: int) -> None:
             return
         looks += 1
         ticks += 1
-        if path := _path(frame):
+        path, makes = _path(frame)
+        making += makes
+        if path:
             counts[path] = counts.get(path, 0.0) + 1
         looking = grown.answer is None
         apart = _ordered() if looking else 0.0
@@ -141,25 +156,31 @@ def _count(watched: int) -> None:
         # Without this the frame would live as long as the next look takes.
         del frame
         if looks % _FORGET == 0:
-            ticks, counts = ticks / 2, {path: count / 2 for path, count in counts.items()}
+            ticks, making = ticks / 2, making / 2
+            counts = {path: count / 2 for path, count in counts.items()}
         # Somebody waits for the answer, and the worker may be gone soon.
         if looks % _WRITE == 0 or (looking and grown.answer is not None):
             most = sorted(counts.items(), key=lambda item: -item[1])[:_LINES]
-            _write(_Known(ticks, most, grown.answer))
+            _write(_Known(ticks, most, making, grown.answer))
 
 
-def _path(frame: FrameType) -> Path:
-    """The user's lines, outermost first; empty while the worker waits for its next order."""
+def _path(frame: FrameType) -> tuple[Path, bool]:
+    """The user's lines, outermost first, and whether the worker is making a batch.
+
+    Both are empty while it waits for its next order.
+    """
     found: list[Spot] = []
+    makes = False
     for at in frames_from(frame):
         code = at.f_code
         if code.co_name == "_worker_loop":
             break
+        makes = makes or code.co_filename == _FETCH
         if kind_of(code.co_filename) == "user":
             found.append((code.co_filename, at.f_lineno))
     else:
-        return ()
-    return tuple(reversed(found[:_DEPTH]))
+        return (), False
+    return tuple(reversed(found[:_DEPTH])), makes
 
 
 def _ordered() -> float:
@@ -184,6 +205,6 @@ def _read(pid: int) -> _Known | None:
     text = _shared[at + _HEAD.size : at + _HEAD.size + min(length, _SLOT - _HEAD.size)]
     if owner != pid or zlib.crc32(text) != check:
         return None
-    ticks, lines, grows = json.loads(text)
+    ticks, lines, making, grows = json.loads(text)
     paths = [(tuple((file, line) for file, line in path), count) for path, count in lines]
-    return _Known(ticks, paths, grows)
+    return _Known(ticks, paths, making, grows)

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from ...checkpoint import rng
 from ...checkpoint.loader_pass import generators, put_generators_back
+from ...run.host_cores import cores_here
 from ..device import Place
 from .loading import DataSettings
 
@@ -191,27 +190,6 @@ def measure_loading(
         rng.put_back(rolled)
     typical = statistics.fmean if chunked else statistics.median
     return typical(times[1:] or times or [0.0])
-
-
-def cores_here() -> int:
-    """Cores this rank may use: its share of what the container and the scheduler allow."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on this system
-        cores = os.cpu_count() or 1
-    quota = _quota(Path("/sys/fs/cgroup/cpu.max"))
-    if quota is not None:
-        cores = min(cores, max(1, round(quota)))
-    return max(1, cores // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-
-
-def _quota(path: Path) -> float | None:
-    """Cores a container may use, which the number of cores does not show; None: no limit."""
-    try:
-        allowed, period = path.read_text(encoding="ascii").split()
-        return int(allowed) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):  # "max", or no such file
-        return None
 
 
 def _most(cores: int, place: Place | None) -> int:
