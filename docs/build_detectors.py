@@ -49,7 +49,7 @@ def page(detector: type[Detector]) -> str:
     text = document(detector)
     source = Path(inspect.getfile(detector)).relative_to(ROOT)
     facts = {
-        "severity": detector.severity.word + (", preview" if detector.preview else ""),
+        "severity": detector.severity_words() + (", preview" if detector.preview else ""),
         "default policy": Policy().rule(detector.code).text,
         "found within": f"{detector.within} step{'s' * (detector.within > 1)} at most",
         "needs": ", ".join(f"`{column}`" for column in detector.needs),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 
 import numpy as np
@@ -232,3 +234,26 @@ def test_silent_on_healthy_runs(make_rows, kind, seed):
     judge = Judge()
     assert judge.feed(rows) == []
     assert judge.errors == []
+
+
+@each
+def test_a_document_names_every_severity_that_its_findings_may_have(detector):
+    tree = ast.parse(inspect.getsource(inspect.getmodule(detector)))
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    named = {
+        Severity[node.attr]
+        for node in names
+        if isinstance(node.value, ast.Name) and node.value.id == "Severity"
+    }
+    # Where a finding is made without one, a step that was skipped makes an error a warning.
+    plain = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "finding"
+        and not any(given.arg == "severity" for given in node.keywords)
+    ]
+    if plain and detector.severity is Severity.ERROR:
+        named.add(Severity.WARNING)
+    assert named <= {detector.severity, *(other for other, _ in detector.other_severities)}

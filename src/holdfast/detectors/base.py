@@ -38,6 +38,9 @@ SECTIONS = (
     "Reproduce",
 )
 
+SKIPPED = ((Severity.WARNING, "where the step was skipped"),)
+"""The severity of an error that holdfast has prevented."""
+
 
 class Detector:
     """Base class of detectors: decides whether a window of recorded rows shows one fault.
@@ -52,6 +55,8 @@ class Detector:
     """What is wrong, as a Python name: ``nonfinite_loss``."""
     severity: ClassVar[Severity]
     """How bad it is when holdfast could not prevent it."""
+    other_severities: ClassVar[tuple[tuple[Severity, str], ...]] = ()
+    """Other severities that its findings may have, and when."""
     needs: ClassVar[tuple[str, ...]]
     """Columns that it cannot do without."""
     since: ClassVar[str]
@@ -78,6 +83,12 @@ class Detector:
     @dataclass(frozen=True, kw_only=True)
     class Options:
         """Thresholds of this detector; each says whether it was measured or guessed."""
+
+    @classmethod
+    def severity_words(cls) -> str:
+        """How bad its findings are: ``error; warning where the step was skipped``."""
+        others = (f"{severity.word} {when}" for severity, when in cls.other_severities)
+        return "; ".join([cls.severity.word, *others])
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.Options() if options is None else options

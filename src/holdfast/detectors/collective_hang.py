@@ -86,6 +86,7 @@ class CollectiveHang(RankDetector):
     code = "RNK007"
     name = "collective_hang"
     severity = Severity.ERROR
+    other_severities = ((Severity.WARNING, "where it went on by itself"),)
     needs = ("loss",)
     since = "0.1"
     within = 20

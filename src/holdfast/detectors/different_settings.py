@@ -69,6 +69,7 @@ class DifferentSettings(RankDetector):
     code = "RNK006"
     name = "different_settings"
     severity = Severity.WARNING
+    other_severities = ((Severity.ERROR, "of a setting that moves the weights apart"),)
     needs = ("lr",)
     since = "0.1"
 

@@ -82,6 +82,7 @@ class Divergence(Detector):
     code = "OPT003"
     name = "divergence"
     severity = Severity.ERROR
+    other_severities = ((Severity.WARNING, "where losses cannot be compared"),)
     needs = ("loss_usual", "norm_usual")
     since = "0.1"
     within = 96

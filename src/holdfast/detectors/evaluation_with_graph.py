@@ -59,6 +59,7 @@ class EvaluationWithGraph(MemoryDetector):
 
     code = "MEM004"
     name = "evaluation_with_graph"
+    other_severities = ((Severity.INFO, "of a single forward pass"),)
     names_a_variable = False
     kinds = ("evaluation_graphs",)
 

@@ -78,6 +78,7 @@ class GradientExplosion(Detector):
     code = "OPT002"
     name = "gradient_explosion"
     severity = Severity.WARNING
+    other_severities = ((Severity.INFO, "of a single large gradient, or a batch a little apart"),)
     needs = ("grad_norm", "outlier")
     since = "0.1"
     within = 16

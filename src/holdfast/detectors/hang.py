@@ -72,6 +72,7 @@ class Hang(Detector):
     code = "RUN004"
     name = "hang"
     severity = Severity.ERROR
+    other_severities = ((Severity.WARNING, "where it went on by itself"),)
     needs = ("loss",)
     since = "0.1"
     within = 20

@@ -54,6 +54,7 @@ class HostGrowth(GrowthDetector):
 
     code = "MEM005"
     name = "host_growth"
+    other_severities = ((Severity.INFO, "where it grows slowly"),)
 
     made_of = OBJECTS
 

@@ -96,6 +96,7 @@ class InputBound(TimedDetector):
 
     code = "TPT001"
     name = "input_bound"
+    other_severities = ((Severity.INFO, "where little time is lost, or a cheap line takes it"),)
     kinds = ("line_times", "loader_times")
 
     @dataclass(frozen=True, kw_only=True)

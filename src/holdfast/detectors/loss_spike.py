@@ -87,6 +87,10 @@ class LossSpike(Detector):
     code = "OPT001"
     name = "loss_spike"
     severity = Severity.ERROR
+    other_severities = (
+        (Severity.WARNING, "where nothing was done about a loss far beyond all before"),
+        (Severity.INFO, "of a spike that is over, and of a new level"),
+    )
     needs = ("loss", "outlier")
     since = "0.1"
     within = 18

@@ -12,7 +12,7 @@ from ._symptoms import (
     kind_of_gradient,
 )
 from ._window import Mask, Window
-from .base import Detector
+from .base import SKIPPED, Detector
 
 
 class NonfiniteGradient(Detector):
@@ -69,6 +69,7 @@ class NonfiniteGradient(Detector):
     code = "NUM002"
     name = "nonfinite_gradient"
     severity = Severity.ERROR
+    other_severities = SKIPPED
     needs = ("grad_bad",)
     since = "0.1"
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from ..types import Finding, Severity
 from ._symptoms import Blame, blame
 from ._window import Mask, Window, column
-from .base import Detector
+from .base import SKIPPED, Detector
 
 _NAMED = 8
 
@@ -59,6 +59,7 @@ class NonfiniteInput(Detector):
     code = "NUM005"
     name = "nonfinite_input"
     severity = Severity.ERROR
+    other_severities = SKIPPED
     needs = ("input_bad",)
     since = "0.1"
 

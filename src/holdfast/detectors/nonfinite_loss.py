@@ -15,7 +15,7 @@ from ._symptoms import (
     loss_bad,
 )
 from ._window import Mask, Window, column
-from .base import Detector
+from .base import SKIPPED, Detector
 
 
 class NonfiniteLoss(Detector):
@@ -73,6 +73,7 @@ class NonfiniteLoss(Detector):
     code = "NUM001"
     name = "nonfinite_loss"
     severity = Severity.ERROR
+    other_severities = SKIPPED
     needs = ("loss", "loss_bad")
     since = "0.1"
 

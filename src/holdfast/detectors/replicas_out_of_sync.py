@@ -78,6 +78,7 @@ class ReplicasOutOfSync(RankDetector):
     code = "RNK001"
     name = "replicas_out_of_sync"
     severity = Severity.ERROR
+    other_severities = ((Severity.WARNING, "where no wrapper keeps them equal"),)
     needs = ("loss", "grad_norm")
     since = "0.1"
     within = 64

@@ -57,6 +57,7 @@ class SameData(RankDetector):
     code = "RNK004"
     name = "same_data"
     severity = Severity.WARNING
+    other_severities = ((Severity.INFO, "where only the order of an epoch repeats"),)
     needs = ("batch", "loss")
     since = "0.1"
     within = 32

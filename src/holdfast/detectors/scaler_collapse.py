@@ -74,6 +74,7 @@ class ScalerCollapse(Detector):
     code = "NUM006"
     name = "scaler_collapse"
     severity = Severity.ERROR
+    other_severities = ((Severity.WARNING, "where the scale has not fallen yet"),)
     needs = ("scale",)
     since = "0.1"
     within = 12

@@ -80,6 +80,7 @@ class SlowDown(TimedDetector):
 
     code = "TPT004"
     name = "slow_down"
+    other_severities = ((Severity.INFO, "of work that is meant to grow"),)
     kinds = ("line_times",)
     # What gets worse with every step comes before what costs the same each time.
     precedes = "MEM004"

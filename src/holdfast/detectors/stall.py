@@ -121,6 +121,7 @@ class Stall(TimedDetector):
 
     code = "TPT005"
     name = "stall"
+    other_severities = ((Severity.INFO, "where it takes a small share of the time"),)
     kinds = ("line_times",)
 
     @dataclass(frozen=True, kw_only=True)

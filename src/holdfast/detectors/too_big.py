@@ -83,6 +83,7 @@ class TooBig(MemoryDetector):
     code = "MEM008"
     name = "too_big"
     severity = Severity.ERROR
+    other_severities = ((Severity.WARNING, "where the step was survived"),)
     names_a_variable = False
     kinds = ("out_of_memory", SPLIT, LOST, DIED)
     follows: ClassVar[Mapping[str, str]] = {

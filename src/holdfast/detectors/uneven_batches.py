@@ -51,6 +51,7 @@ class UnevenBatches(RankDetector):
     code = "RNK005"
     name = "uneven_batches"
     severity = Severity.ERROR
+    other_severities = ((Severity.INFO, "where only the number of samples differs"),)
     needs = ("loss",)
     since = "0.1"
     within = 1000

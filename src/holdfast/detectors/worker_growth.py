@@ -64,6 +64,7 @@ class WorkerGrowth(MemoryDetector):
 
     code = "MEM006"
     name = "worker_growth"
+    other_severities = ((Severity.INFO, "where no container is known that grows"),)
     within = 64
     kinds = ("worker_growth",)
 

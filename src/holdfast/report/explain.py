@@ -26,9 +26,11 @@ def explain_lines(detector: type[Detector], width: int = 0) -> list[Line]:
     page = document(detector)
     preview = ", preview: still being tried out" if detector.preview else ""
     facts = f"{detector.severity.word}, since holdfast {detector.since}{preview}"
+    severities = [f"Severity: {detector.severity_words()}."] if detector.other_severities else []
     lines = [
         line(Span(detector.code, "bold"), "  ", Span(detector.name, "bold"), f"  ({facts})"),
         *(line(*_spans(row)) for row in _reflowed([page.summary], width or WIDTH)),
+        *(line(row) for row in _reflowed(severities, width or WIDTH)),
     ]
     for title, body in page.sections.items():
         lines += [line(), line(Span(title, "bold"))]
