@@ -52,6 +52,7 @@ ASLEEP = STUCK | {"file": "/a/data.py", "line": 7, "frames": [["/a/data.py", 7, 
 PEER: dict[str, Any] = {
     "type": "RuntimeError",
     "message": "[gloo/pair.cc:553] Connection closed by peer [::1]:3",
+    "world": 3,
 }
 
 
@@ -341,7 +342,7 @@ def test_the_rank_that_is_through_is_named_where_others_wait():
 
 def test_a_rank_that_does_not_come_until_the_time_limit():
     late = "[gloo/unbound_buffer.cc:78] Timed out waiting 20000ms for recv operation to complete"
-    waits = {"type": "RuntimeError", "message": late, "file": "/a/train.py", "line": 9}
+    waits = {"type": "RuntimeError", "message": late, "file": "/a/train.py", "line": 9, "world": 2}
     waited = lane(0, events=[event(0, "exception", 200, **waits), event(0, "died", 200)])
     ended = lane(1, events=[event(1, "died", 200, time=9e9, signal="SIGTERM")])
     finding = one([waited, ended])

@@ -9,6 +9,7 @@ torch are noticed.
 from __future__ import annotations
 
 import linecache
+import os
 import resource
 import textwrap
 import traceback
@@ -19,8 +20,8 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.detectors._crashes import Cause, Crash, explain
-from holdfast.diagnosis.crash import exception, worker_error
+from holdfast.detectors._crashes import Cause, Crash, explain, root
+from holdfast.diagnosis.crash import exception, surroundings, worker_error
 from holdfast.diagnosis.crash.traceback_frames import hide_ours
 from holdfast.run.host_memory import MemoryLimit
 
@@ -465,7 +466,7 @@ CASES = {
         """, "pickle.dumps", "D cannot be sent"),
     "killed worker": (
         "raise RuntimeError('DataLoader worker (pid(s) 12, 13) exited unexpectedly')", "raise",
-        "was killed or left|num_workers=0"),
+        "by a signal or by itself is not known|num_workers=0"),
     "shared memory": (
         "raise RuntimeError('DataLoader worker (pid 12) is killed by signal: Bus error. It is')",
         "raise", "shm-size"),
@@ -680,11 +681,77 @@ def test_a_memory_error_names_the_limit(tmp_path: Path, monkeypatch: pytest.Monk
     assert "sbatch --mem" in cause.advice
 
 
-@pytest.mark.parametrize(("kills", "words"), [(1, "by the OOM killer"), (0, "was killed (Killed)")])
+@pytest.mark.parametrize(
+    ("kills", "words"), [(1, "by the OOM killer"), (0, "was killed (SIGKILL)")]
+)
 def test_a_worker_that_the_kernel_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int, words: str
 ) -> None:
-    monkeypatch.setattr(exception, "oom_kills", lambda: (exception._KILLED_BEFORE or 0) + kills)
+    monkeypatch.setattr(surroundings, "_KILLED_BEFORE", 3)
+    monkeypatch.setattr(surroundings, "oom_kills", lambda: 3 + kills)
     said = "DataLoader worker (pid 12) is killed by signal: Killed. "
     _, cause = crash(tmp_path, f"raise RuntimeError({said!r})")
     assert words in cause.headline
+
+
+def test_the_exit_code_of_a_dead_worker_is_read(tmp_path: Path) -> None:
+    found, cause = crash(
+        tmp_path,
+        """
+        import os, signal
+        class Data(Dataset):
+            def __len__(self):
+                return 9
+            def __getitem__(self, index):
+                os.kill(os.getpid(), signal.SIGKILL)
+        for batch in DataLoader(Data(), num_workers=1):
+            pass
+        """,
+    )
+    assert found.data["world"] == 1
+    assert "was killed (SIGKILL)" in cause.headline, cause
+
+
+def test_a_pipe_without_a_reader_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    kept = os.dup(1)
+    try:
+        os.dup2(writing, 1)
+        assert surroundings.output(BrokenPipeError()) == {}
+        os.close(reading)
+        assert surroundings.output(BrokenPipeError()) == {"output_gone": "stdout"}
+        assert surroundings.output(ConnectionResetError()) == {}
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(writing)
+
+
+def test_sizes_behind_a_prefix_are_compared(tmp_path: Path) -> None:
+    _, cause = crash(
+        tmp_path,
+        """
+        state = {f"module.{k}": v for k, v in nn.Linear(4, 10).state_dict().items()}
+        nn.Linear(4, 5).load_state_dict(state)
+        """,
+    )
+    assert "prefix 'module.', and weight is 10, 4 in the checkpoint and 5, 4" in cause.headline
+    assert "strip it" in cause.advice and "strict=False" in cause.advice
+
+
+def test_an_error_raised_from_another_carries_its_facts(tmp_path: Path) -> None:
+    found, cause = crash(
+        tmp_path,
+        """
+        layer = nn.Linear(20, 1)
+        try:
+            layer(torch.zeros(8, 24))
+        except RuntimeError as error:
+            raise ValueError("bad batch") from error
+        """,
+    )
+    assert found.type == "ValueError" and found.data["raised_from"]
+    assert (
+        cause.headline == ""
+        and "expects 20 features and gets 24" in explain(root(found.data)).headline
+    )

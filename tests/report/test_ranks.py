@@ -15,7 +15,7 @@ from holdfast.report.text import end_lines, report_lines
 from holdfast.run import Run
 
 LOST = {"type": "RuntimeError", "message": "Connection closed by peer [::1]:3", "file": "a.py",
-        "line": 9}  # fmt: skip
+        "line": 9, "world": 3}  # fmt: skip
 OWN = {"type": "KeyError", "message": "'cat'", "file": "a.py", "line": 4}
 
 

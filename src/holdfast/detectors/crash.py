@@ -10,12 +10,12 @@ import numpy as np
 
 from ..types import Event, Finding, Severity
 from ._crashes import Crash as Facts
-from ._crashes import clip, explain, line_fix, listed
+from ._crashes import clip, explain, line_fix, listed, root
 from ._window import Window
 from .base import Detector
 
 _MESSAGE = 120
-_TEXTS = ("sample_file", "called_from", "traceback")
+_TEXTS = ("sample_file", "called_from")
 _KEPT = ("function", "library", "phase", "code", "start", "excerpt")
 
 
@@ -59,7 +59,9 @@ class Crash(Detector):
 
     False alarms:
         None known: there is no finding without an exception that ends the script. The cause is
-        read from message, values and source, and may be wrong where a message has several.
+        read from message, values and source, and from what was measured around it (ranks, dead
+        workers, kills, whether somebody reads the output); where these do not tell, it is said to
+        be unknown.
 
     Cost:
         None until the exception; then some milliseconds while the process ends.
@@ -90,16 +92,18 @@ class Crash(Detector):
         return next(self.scan(replace(window, fresh=1)), None)
 
     def _finding(self, window: Window, event: Event) -> Finding:
-        cause = explain(event.data)
-        facts = Facts(data=event.data).blaming(cause.row)
-        data, place = facts.data, facts.place
-        first = (facts.message.strip().splitlines() or [""])[0]
-        said = f"{facts.type}: {first}" if first else facts.type
+        # What the script has raised for another error is explained by that one.
+        blamed, told = root(event.data), Facts(data=event.data)
+        cause = explain(blamed)
+        facts = Facts(data=blamed).blaming(cause.row)
+        data, place, said = facts.data, facts.place, _said(told)
         process = str(data.get("process") or "")
         where = f" at {place.where}" if place.line else ""
         where += f" in {_process(process)}" if process else ""
         where += f" ({facts.sample})" if facts.sample else ""
-        if (left := data.get("gave_up")) is not None:
+        if blamed is not event.data:
+            where = f" at {told.place.where}, raised for {clip(_said(facts), _MESSAGE)}{where}"
+        if (left := event.data.get("gave_up")) is not None:
             where += f", caught by the script, which left with sys.exit({clip(str(left), 20)})"
         sample = {"sample": data["sample"]} if facts.sample else {}
         evidence: dict[str, Any] = {
@@ -111,6 +115,7 @@ class Crash(Detector):
             "inner": data.get("inner") or {},
             **{name: listed(data.get(name)) for name in ("operands", "variables", "frames")},
             **{name: str(data.get(name) or "") for name in _TEXTS},
+            "traceback": str(event.data.get("traceback") or ""),
             "process": process,
         }
         if fix := line_fix(data):
@@ -128,6 +133,12 @@ class Crash(Detector):
 def _ours(event: Event) -> bool:
     """Whether this detector tells of it: not out of memory, not Ctrl-C."""
     return event.data.get("explained") != "memory" and event.data.get("type") != "KeyboardInterrupt"
+
+
+def _said(facts: Facts) -> str:
+    """Class and first line, as the last line of a traceback has them."""
+    first = (facts.message.strip().splitlines() or [""])[0]
+    return f"{facts.type}: {first}" if first else facts.type
 
 
 def _process(told: str) -> str:

@@ -11,10 +11,14 @@ GONE = "another rank is gone"
 
 _WORDS = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|[Rr]emote (peer|process)|"
-    r"[Pp]rocess \d+ terminated with|NCCL communicator (was )?aborted|ncclRemoteError|"
+    r"NCCL communicator (was )?aborted|ncclRemoteError|"
     r"collective operation timeout|Timed out waiting \d+ms for (recv|send)|"
     r"[Ww]atchdog caught collective|gloo.*(timed out|closed)"
 )
+# What python itself raises of its own pipes and sockets; a collective raises none of these.
+_OWN_PIPES = ("BrokenPipeError", "ConnectionResetError", "ConnectionAbortedError", "EOFError")
+# torch.multiprocessing.spawn says by its type that a process it had started is gone.
+ENDED_PROCESS = "ProcessExitedException"
 
 
 _LATE = re.compile(r"[Tt]imed out|timeout")
@@ -23,7 +27,8 @@ _LATE = re.compile(r"[Tt]imed out|timeout")
 def peer_is_late(exception: Mapping[str, Any]) -> bool:
     """Whether they tell of one that did not come for the time that a collective may take.
 
-    >>> peer_is_late({"message": "gloo/unbound_buffer.cc:78] Timed out waiting 20000ms for recv"})
+    >>> said = "gloo/unbound_buffer.cc:78] Timed out waiting 20000ms for recv"
+    >>> peer_is_late({"message": said, "world": 2})
     True
     """
     return peer_is_gone(exception) and bool(_LATE.search(str(exception.get("message") or "")))
@@ -32,7 +37,21 @@ def peer_is_late(exception: Mapping[str, Any]) -> bool:
 def peer_is_gone(exception: Mapping[str, Any]) -> bool:
     """Whether the data of an ``exception`` event tell of another rank's end.
 
-    >>> peer_is_gone({"message": "gloo/pair.cc:553] Connection closed by peer"})
+    The words alone do not say it: one process that trains for itself has no other rank.
+
+    >>> peer_is_gone({"message": "gloo/pair.cc:553] Connection closed by peer", "world": 2})
     True
+    >>> peer_is_gone({"message": "[Errno 104] Connection reset by peer", "world": 1})
+    False
     """
+    if exception.get("type") == ENDED_PROCESS:
+        return True
+    if not many_ranks(exception) or exception.get("type") in _OWN_PIPES:
+        return False
     return bool(_WORDS.search(str(exception.get("message") or "")))
+
+
+def many_ranks(exception: Mapping[str, Any]) -> bool:
+    """Whether the process trained together with others when it failed."""
+    world = exception.get("world")
+    return isinstance(world, int) and world > 1

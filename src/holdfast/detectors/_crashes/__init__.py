@@ -11,6 +11,7 @@ from typing import Any
 
 from . import (
     autograd,
+    connections,
     data,
     devices_and_dtypes,
     files,
@@ -21,7 +22,7 @@ from . import (
     state,
     workers,
 )
-from .facts import Cause, Crash, clip, listed
+from .facts import Cause, Crash, clip, listed, mapping
 from .line_fixes import line_fix
 
 # The first that knows the error explains it: what is particular comes before what is general.
@@ -33,6 +34,7 @@ RULES: tuple[Callable[[Crash], Cause | None], ...] = (
     *indices.RULES,
     *state.RULES,
     *workers.RULES,
+    *connections.RULES,
     *files.RULES,
     *settings.RULES,
     *python_errors.RULES,
@@ -42,10 +44,8 @@ RULES: tuple[Callable[[Crash], Cause | None], ...] = (
 def explain(recorded: Mapping[str, Any]) -> Cause:
     """The cause and the fix of a recorded exception; a general one where no rule knows it."""
     crash = Crash(data=recorded)
-    for rule in RULES:
-        found = rule(crash)
-        if found is not None:
-            return found
+    if (found := _known(crash)) is not None:
+        return found
     values = [f"{v.name} {v.size if v.shape is not None else v.text}" for v in crash.operands[:4]]
     told = f" ({', '.join(values)})" if values else ""
     where = f" at {crash.place.where}" if crash.place.line else ""
@@ -56,4 +56,24 @@ def explain(recorded: Mapping[str, Any]) -> Cause:
     )
 
 
-__all__ = ["RULES", "Cause", "Crash", "clip", "explain", "line_fix", "listed"]
+def root(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The error to explain: the recorded one, or the one that it was raised for.
+
+    ``raise … from error`` names the cause itself; an error that merely happened while another was
+    handled is the one to look at, unless nothing is known of it and something of the other.
+    """
+    behind = mapping(recorded.get("behind"))
+    if not behind:
+        return recorded
+    inner = root(behind)
+    if _known(Crash(data=inner)) is None:
+        return recorded
+    outer = not recorded.get("raised_from") and _known(Crash(data=recorded)) is not None
+    return recorded if outer else inner
+
+
+def _known(crash: Crash) -> Cause | None:
+    return next((found for rule in RULES if (found := rule(crash)) is not None), None)
+
+
+__all__ = ["RULES", "Cause", "Crash", "clip", "explain", "line_fix", "listed", "root"]

@@ -139,12 +139,6 @@ def damaged(crash: Crash) -> Cause | None:
             advice="it is empty, cut off or of another format or encoding: look at its "
             "first bytes, and write files to another name before os.replace",
         )
-    if crash.find(r"ConnectionError|Max retries exceeded|Name or service not known|HTTP Error"):
-        return Cause(
-            headline="a download failed",
-            advice="without a network load from a local path, or fetch once elsewhere (for "
-            "Hugging Face: HF_HUB_OFFLINE=1 with a filled cache)",
-        )
     return None
 
 

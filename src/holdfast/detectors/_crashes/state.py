@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 
-from .facts import Cause, Crash
+from .facts import Cause, Crash, listed, mapping
 
+_BUILD = (
+    "build the model with the settings it was saved with; for another number of classes drop the "
+    "keys of the head from the state and load with strict=False"
+)
 _ITERATORS = ("generator", "filter", "map", "chain", "zip")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "encoder.", "backbone.")
 
@@ -25,9 +29,11 @@ def keys(crash: Crash) -> Cause | None:
             "module.": " (saved from DataParallel or DDP: save model.module.state_dict())",
             "_orig_mod.": " (saved from a compiled model: save model._orig_mod.state_dict())",
         }.get(prefix, "")
+        sizes = sizes or _other_sizes(crash, prefix)
         return Cause(
-            headline=f"every key of the state has the prefix {prefix!r}",
-            advice=f"strip it: {{k.removeprefix({prefix!r}): v for k, v in state.items()}}{wraps}",
+            headline=f"every key of the state has the prefix {prefix!r}{_and_sizes(sizes)}",
+            advice=f"strip it: {{k.removeprefix({prefix!r}): v for k, v in state.items()}}{wraps}"
+            + (f"; then {_BUILD}" if sizes else ""),
         )
     if prefix := _prefix(missing, unexpected):
         return Cause(
@@ -43,13 +49,7 @@ def keys(crash: Crash) -> Cause | None:
             advice=f"load its part: model.load_state_dict(checkpoint[{key!r}])",
         )
     if sizes:
-        layer, saved, here = sizes[0]
-        more = f", {len(sizes)} sizes differ" if len(sizes) > 1 else ""
-        return Cause(
-            headline=f"{layer} is {saved} in the checkpoint and {here} in the model{more}",
-            advice="build the model with the settings it was saved with; for another number of "
-            "classes drop the keys of the head from the state and load with strict=False",
-        )
+        return Cause(headline=_told_sizes(sizes), advice=_BUILD)
     few = ", ".join((missing or unexpected)[:3])
     kinds = [
         f"{len(each)} {word}"
@@ -61,6 +61,31 @@ def keys(crash: Crash) -> Cause | None:
         advice="the model was changed since it was saved: build the same one, rename the keys, or "
         "load with strict=False where the missing ones may stay as they are",
     )
+
+
+def _other_sizes(crash: Crash, prefix: str) -> list[tuple[str, str, str]]:
+    """Tensors that have another size once the prefix is gone: torch does not come to compare them.
+
+    With the name, the size in the state and the size in the model.
+    """
+    saved, own = mapping(crash.data.get("saved_sizes")), mapping(crash.data.get("model_sizes"))
+    found: list[tuple[str, str, str]] = []
+    for name, size in saved.items():
+        here = own.get(plain := name.removeprefix(prefix))
+        if here is not None and listed(here) != listed(size):
+            there, own_size = (", ".join(map(str, listed(each))) for each in (size, here))
+            found.append((plain, there, own_size))
+    return found
+
+
+def _told_sizes(sizes: list[tuple[str, str, str]]) -> str:
+    layer, saved, here = sizes[0]
+    more = f", {len(sizes)} sizes differ" if len(sizes) > 1 else ""
+    return f"{layer} is {saved} in the checkpoint and {here} in the model{more}"
+
+
+def _and_sizes(sizes: list[tuple[str, str, str]]) -> str:
+    return f", and {_told_sizes(sizes)}" if sizes else ""
 
 
 def _names(crash: Crash, word: str) -> list[str]:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from ..peers import GONE, peer_is_gone
-from .facts import Cause, Crash
+import signal as signals
+
+from ..kills import Kill, limit_advice
+from ..peers import ENDED_PROCESS, GONE, many_ranks, peer_is_gone
+from .facts import Cause, Crash, listed, mapping, whole
+
+# What the system calls them, as torch prints it.
+_SIGNALS = {
+    "Killed": "SIGKILL", "Bus error": "SIGBUS", "Segmentation": "SIGSEGV", "Abort": "SIGABRT",
+    "Terminated": "SIGTERM", "Illegal": "SIGILL", "Floating": "SIGFPE", "Interrupt": "SIGINT",
+}  # fmt: skip
 
 
 def pickled(crash: Crash) -> Cause | None:
@@ -30,38 +39,92 @@ def pickled(crash: Crash) -> Cause | None:
     )
 
 
-def killed(crash: Crash) -> Cause | None:
-    """A worker that died without an exception."""
+def ended_worker(crash: Crash) -> Cause | None:
+    """A loader worker that died without an exception: killed, or left by itself."""
     found = crash.find(r"DataLoader worker \(pid\(?s?\)? ?([\d, ]+)\) (exited unexpectedly|is "
                        r"killed by signal: (.+?)\.)")  # fmt: skip
-    if found is None:
+    dead = [each for each in map(listed, listed(crash.data.get("dead_workers"))) if len(each) == 3]
+    number, pid, code = dead[0] if dead else (None, found[1].strip(", ") if found else "", None)
+    if not found and (not dead or crash.data.get("process")):
         return None
-    signal = (found[3] or "").strip()
-    if "Bus" in signal:
+    signal = _signal(code, (found[3] or "").strip() if found else "")
+    who = "a loader worker" if number is None else f"loader worker {number} (pid {pid})"
+    if signal == "SIGBUS":
         return Cause(
-            headline="a loader worker died of too little shared memory",
+            headline=f"{who} died of too little shared memory (SIGBUS)",
             advice="give the container more (docker run --shm-size=8g), use fewer workers or a "
             "smaller prefetch_factor, or set_sharing_strategy('file_system')",
         )
-    if "Segmentation" in signal or "Abort" in signal:
+    if signal in ("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"):
         return Cause(
-            headline=f"a loader worker died ({signal})",
+            headline=f"{who} died ({signal})",
             advice="a library crashed in the worker: run once with num_workers=0 and python -X "
             "faulthandler to see where; cv2.setNumThreads(0) helps with OpenCV",
         )
-    kills = crash.data.get("oom_kills")
-    if "Killed" in signal and isinstance(kills, int) and kills > 0:
+    if signal:
+        return _killed(crash, who, signal)
+    if isinstance(code, int):
         return Cause(
-            headline="a loader worker was killed by the OOM killer",
-            advice="use fewer workers or a smaller prefetch_factor, keep less in the dataset "
-            "(arrays instead of lists of objects, np.memmap), or give the run more memory",
+            headline=f"{who} left with exit code {code}",
+            advice="something in the worker ended it (os._exit, sys.exit in __getitem__, a library "
+            "that gives up): num_workers=0 shows the line",
         )
-    how = "was killed" if "Killed" in signal else "was killed or left"
     return Cause(
-        headline=f"a loader worker {how} ({signal or 'no signal'})",
-        advice="mostly the machine ran out of memory (dmesg tells): use fewer workers, keep less "
-        "in the dataset (arrays instead of lists of objects); num_workers=0 shows an error that "
-        "the worker hides, os._exit and sys.exit in __getitem__ look the same",
+        headline=f"{who} is gone, by a signal or by itself is not known",
+        advice="num_workers=0 shows an error that the worker hides, os._exit and sys.exit in "
+        "__getitem__; dmesg tells of a kill for lack of memory",
+    )
+
+
+def _signal(code: object, said: str) -> str:
+    """The signal that ended a process, by its exit code or in the words of the system."""
+    if isinstance(code, int) and code < 0:
+        try:
+            return signals.Signals(-code).name
+        except ValueError:
+            return f"signal {-code}"
+    return next((name for word, name in _SIGNALS.items() if word in said), said)
+
+
+def _killed(crash: Crash, who: str, signal: str) -> Cause:
+    """A worker that got a signal: by the kernel for lack of memory, as far as this was read."""
+    memory = mapping(crash.data.get("memory"))
+    counted, machine = (whole(crash.data.get(n)) for n in ("oom_kills", "machine_oom_kills"))
+    less = (
+        "use fewer workers or a smaller prefetch_factor, keep less in the dataset (arrays instead "
+        "of lists of objects, np.memmap)"
+    )
+    if signal == "SIGKILL" and counted:
+        return Cause(
+            headline=f"{who} was killed by the OOM killer (SIGKILL)",
+            advice=f"{less}, or give the run more memory: {limit_advice(memory)}",
+        )
+    read = Kill(data=memory).used.replace("were used", "were in use afterwards")
+    if signal == "SIGKILL" and machine:
+        why = (
+            f"perhaps for lack of memory, the kernel counted {machine} such kill"
+            f"{'s' * (machine != 1)} on this machine meanwhile"
+        )
+        return Cause(headline=f"{who} was killed (SIGKILL)", advice=f"{why}: {less}")
+    asked = "no" if counted == 0 else "not known whether a"
+    kernel = f"; {asked} kill for lack of memory was counted" if signal == "SIGKILL" else ""
+    more = f"; {less} if it was memory" if signal == "SIGKILL" and counted is None else ""
+    return Cause(
+        headline=f"{who} was killed ({signal})",
+        advice=f"who sent the signal is not known{kernel}{f', {read}' if read else ''}: look at "
+        f"what else runs here (a scheduler, a script that kills){more}",
+    )
+
+
+def ended_process(crash: Crash) -> Cause | None:
+    """A process of ``torch.multiprocessing.spawn`` that ended without an exception."""
+    found = crash.find(r"process (\d+) terminated with (signal \w+|exit code \d+)")
+    if crash.type != ENDED_PROCESS or found is None:
+        return None
+    return Cause(
+        headline=f"process {found[1]} of spawn ended with {found[2]}",
+        advice="it left no traceback: a kill (dmesg tells of one for lack of memory), a crash in "
+        "native code or os._exit; its own output before that says how far it came",
     )
 
 
@@ -102,13 +165,7 @@ def ranks(crash: Crash) -> Cause | None:
             advice="call torch.distributed.init_process_group() first and start with torchrun, or "
             "guard the call with torch.distributed.is_initialized()",
         )
-    if crash.find(r"EADDRINUSE|[Aa]ddress already in use"):
-        return Cause(
-            headline="the port is already used",
-            advice="another run has it, perhaps a dead one: choose another MASTER_PORT (torchrun "
-            "--rdzv-endpoint=localhost:0 finds a free one)",
-        )
-    if crash.find(r"environment variable (\w+) expected, but not set"):
+    if crash.find(r"rendezvous: environment variable (\w+) expected, but not set"):
         return Cause(
             headline="the process group finds no RANK or WORLD_SIZE",
             advice="start the script with torchrun --nproc-per-node N script.py, which sets them",
@@ -118,11 +175,12 @@ def ranks(crash: Crash) -> Cause | None:
             headline=GONE,
             advice="another rank has ended or failed first: look at its error and at its end",
         )
-    if crash.find(r"NCCL|ncclSystemError|ncclUnhandledCudaError"):
+    if crash.find(r"\bNCCL\b|ncclSystemError|ncclUnhandledCudaError"):
+        other = "another rank has mostly failed first: look at its error; "
         return Cause(
             headline=crash.message.split("\n")[0][:90],
-            advice="another rank has mostly failed first: look at its error; NCCL_DEBUG=INFO says "
-            "more about the network",
+            advice=f"{other if many_ranks(crash.data) else ''}NCCL_DEBUG=INFO says more about the "
+            "devices and the network",
         )
     if crash.find("Expected to have finished reduction in the prior iteration"):
         found = crash.find(r"did not receive grad for rank \d+: (\d[\d ]*)")
@@ -136,4 +194,4 @@ def ranks(crash: Crash) -> Cause | None:
     return None
 
 
-RULES = (pickled, killed, started, ranks)
+RULES = (pickled, ended_worker, ended_process, started, ranks)

@@ -1,30 +1,48 @@
-"""A checkpoint of the script's own that cannot be read, and the newest beside it that can."""
+"""A checkpoint of the script's own that cannot be read, and the newest beside it that can; a state
+that does not fit its model, and the sizes of both."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .traceback_frames import Call
-from .values import Facts
+from .values import Facts, is_tensor
 
 # Files of a folder that are tried, the newest first.
 _TRIED = 32
 # Up to this size every byte is checked, above it that the file has its end.
 _CHECKED = 256 << 20
+# Tensors of a state that are compared with those of the model.
+_NAMES = 400
 
 
 def facts(calls: Sequence[Call]) -> Facts:
-    """The file that ``torch.load`` was reading, and one to go on with."""
+    """The file that ``torch.load`` was reading, and one to go on with; a state and its model."""
     for call in reversed(calls):
+        if call.function == "load_state_dict" and "state_dict" in call.frame.f_locals:
+            held = call.frame.f_locals
+            return {
+                "saved_sizes": _sizes(held["state_dict"]),
+                "model_sizes": _sizes(held["self"].state_dict()),
+            }
         if call.function == "load" and Path(call.file).name == "serialization.py":
             path = _path(call.frame.f_locals.get("f"))
             if path is not None and path.is_file():
                 return {"checkpoint": str(path), "readable": newest_readable(path)}
     return {}
+
+
+def _sizes(state: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The shapes of the tensors of a state by their names."""
+    found = ((name, value) for name, value in state.items() if is_tensor(value))
+    return {
+        name: [int(size) for size in value.shape] for name, value in itertools.islice(found, _NAMES)
+    }
 
 
 def newest_readable(damaged: Path) -> str:

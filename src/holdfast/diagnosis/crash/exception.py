@@ -6,16 +6,17 @@ Runs once, when the process is ending. torch need not have been imported.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from ...redaction import redact_text
-from ...run.host_memory import nearest, oom_kills, own_limits, shared_limits
+from ...run.host_memory import nearest, own_limits, shared_limits
 from ..source.excerpts import source_of
 from ..source.files import from_here, kind_of, short_name
-from . import origins, worker_error
+from . import origins, surroundings, worker_error
 from .names import near
 from .operands import operands
 from .traceback_frames import Call, calls, chain
@@ -25,8 +26,6 @@ from .values import Facts, described, is_module, is_tensor, local_facts
 _LONGEST = 2000
 _FRAMES = 24
 _PLACE = ("file", "line", "function", "code", "start", "excerpt", "library", "frames")
-# Kills for lack of memory before this process trained: those that follow may be of its workers.
-_KILLED_BEFORE = oom_kills()
 
 
 def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[Any] = ()) -> Facts:
@@ -62,14 +61,17 @@ def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[An
                 _add(data, lambda: samples.at_work(batches, _rows(data)))
     if isinstance(error, MemoryError):
         _add(data, _host_limit)
-    if "DataLoader worker" in data["message"]:
-        _add(data, lambda: {"oom_kills": (oom_kills() or 0) - (_KILLED_BEFORE or 0)})
-    told = told_by(str(error))
+    _add(data, surroundings.world)
+    _add(data, lambda: surroundings.output(error))
+    told = told_by(_message(error))
     noted = worker_error.noted(calls(error.__traceback__))
     if noted is not None:
         data |= _from_worker(noted, data)
     elif told is not None:
         _add(data, lambda: _from_text(told, data))
+    else:
+        _add(data, lambda: surroundings.dead_workers(data["message"], calls(error.__traceback__)))
+        _add(data, lambda: _behind(error, batches, models))
     if told is not None:
         data["process"] = told.where or "another process"
     return data
@@ -93,6 +95,15 @@ def _file_limit() -> Facts:
 
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     return {"file_limit": limit} if limit != resource.RLIM_INFINITY else {}
+
+
+def _behind(error: BaseException, batches: Sequence[Any], models: Sequence[Any]) -> Facts:
+    """The error that this one was raised for, and whether the script says so (``from``)."""
+    found = list(itertools.islice(chain(error), 1, 2))
+    if not found:
+        return {}
+    told = {n: v for n, v in facts(found[0], batches, models).items() if n != "traceback"}
+    return {"behind": told, "raised_from": error.__cause__ is not None}
 
 
 def _host_limit() -> Facts:

@@ -1,0 +1,81 @@
+"""The world around a crash, as evidence for its cause: ranks, dead workers, memory, the output.
+
+Words of an exception fit several worlds: "Connection reset by peer" is said of a rank, of a server
+and of a loader worker. What is measured here tells which of them is there.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ...run.host_memory import machine_oom_kills, nearest, oom_kills, shared_limits
+from .traceback_frames import Call
+from .values import Facts
+
+# Kills for lack of memory before this process trained: those that follow may be of its workers.
+_KILLED_BEFORE = oom_kills()
+_MACHINE_BEFORE = machine_oom_kills()
+# Milliseconds until a worker that has just died is known to be dead.
+_REAPED = 200
+
+
+def world() -> Facts:
+    """How many processes train together, this one counted."""
+    told = os.environ.get("WORLD_SIZE", "")
+    size = int(told) if told.isdigit() else 1
+    if "torch" in sys.modules:
+        from ...probes.ranks import ranks
+
+        size = max(size, ranks())
+    return {"world": size}
+
+
+def output(error: BaseException) -> Facts:
+    """Which of our outputs nobody reads any more, where a write into a pipe failed."""
+    if not isinstance(error, BrokenPipeError):
+        return {}
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        poll = select.poll()
+        poll.register(number, select.POLLOUT)
+        if any(what & (select.POLLERR | select.POLLHUP) for _, what in poll.poll(0)):
+            return {"output_gone": name}
+    return {}
+
+
+def dead_workers(message: str, calls: Sequence[Call]) -> Facts:
+    """Loader workers that have ended other than by returning, and what memory may say of it."""
+    ended: list[list[Any]] = []
+    for call in reversed(calls):
+        workers = getattr(call.frame.f_locals.get("self"), "_workers", None)
+        if call.file.endswith("dataloader.py") and isinstance(workers, list):
+            ended = _ended(workers)
+            break
+    if not ended and "DataLoader worker" not in message:
+        return {}
+    facts: Facts = {"dead_workers": ended, "oom_kills": _risen(_KILLED_BEFORE, oom_kills())}
+    facts["machine_oom_kills"] = _risen(_MACHINE_BEFORE, machine_oom_kills())
+    limit = nearest(shared_limits())
+    if limit is not None:
+        facts["memory"] = {"limit": limit.name, "bytes": limit.bytes, "used": limit.used}
+    return facts
+
+
+def _ended(workers: list[Any]) -> list[list[Any]]:
+    """Number, process id and exit code of the workers that did not end as they should."""
+    from multiprocessing.connection import wait
+
+    wait([worker.sentinel for worker in workers], timeout=_REAPED / 1000)
+    return [
+        [number, worker.pid, worker.exitcode]
+        for number, worker in enumerate(workers)
+        if worker.exitcode not in (None, 0)
+    ]
+
+
+def _risen(before: int | None, now: int | None) -> int | None:
+    """By how much a counter has risen; None where it cannot be read."""
+    return None if before is None or now is None else now - before

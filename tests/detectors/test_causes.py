@@ -1,0 +1,113 @@
+"""A cause needs evidence of the world it names: cases where the words match and the world does not.
+
+Each case is a recorded exception; the same words with the evidence stand beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.detectors._crashes import explain
+from holdfast.detectors._crashes import root as root_of
+from holdfast.detectors.peers import peer_is_gone
+
+GLOO = "[gloo/pair.cc:553] Connection closed by peer [::1]:3"
+RESET = {"type": "ConnectionResetError", "message": "[Errno 104] Connection reset by peer"}
+PIPE = {"type": "BrokenPipeError", "message": "[Errno 32] Broken pipe"}
+KILLED = "DataLoader worker (pid 12) is killed by signal: Killed. "
+IN_USE = {"type": "OSError", "message": "[Errno 98] Address already in use"}
+MEMORY = {"limit": "machine", "bytes": 64 << 30, "used": 16 << 30}
+
+# The cause, a case with its evidence, and cases that say the same words in another world.
+CAUSES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "another rank is gone": (
+        {"type": "RuntimeError", "message": GLOO, "world": 2},
+        [
+            {"type": "RuntimeError", "message": GLOO, "world": 1},
+            {"type": "RuntimeError", "message": "Broken pipe"},
+            RESET | {"world": 1},
+            RESET | {"world": 2},  # python's own socket, as of a tracker or a loader worker
+            PIPE | {"world": 4, "output_gone": "stdout"},
+        ],
+    ),
+    "the reader of the output went away": (
+        PIPE | {"output_gone": "stdout"},
+        [PIPE, RESET | {"output_gone": "stdout"}],
+    ),
+    "a connection was lost": (RESET, [RESET | {"dead_workers": [[1, 77, -9]]}]),
+    "was killed (SIGKILL)": (
+        RESET | {"dead_workers": [[1, 77, -9]]},
+        [
+            RESET,
+            {"type": "RuntimeError", "message": KILLED.replace("Killed", "Bus error")},
+            {"type": "KeyError", "message": "'a'", "process": "DataLoader worker process 1",
+             "dead_workers": [[0, 77, -9]]},
+        ],
+    ),
+    "by the OOM killer": (
+        {"type": "RuntimeError", "message": KILLED, "oom_kills": 1},
+        [
+            {"type": "RuntimeError", "message": KILLED, "oom_kills": 0},
+            {"type": "RuntimeError", "message": KILLED, "oom_kills": None},
+            {"type": "RuntimeError", "message": KILLED, "machine_oom_kills": 1},
+            {"type": "RuntimeError", "message": KILLED.replace("Killed", "Terminated"),
+             "oom_kills": 1},
+        ],
+    ),
+    "left with exit code 3": (
+        {"type": "RuntimeError", "dead_workers": [[0, 77, 3]],
+         "message": "DataLoader worker (pid(s) 77) exited unexpectedly"},
+        [{"type": "RuntimeError", "message": "DataLoader worker (pid(s) 77) exited unexpectedly"}],
+    ),
+    "MASTER_PORT": (
+        IN_USE | {"type": "DistNetworkError"},
+        [IN_USE, IN_USE | {"library": "python3.11/socketserver.py:456"}],
+    ),
+    "another rank has mostly failed": (
+        {"type": "DistBackendError", "message": "NCCL error: unhandled", "world": 2},
+        [{"type": "RuntimeError", "message": "NCCL Error 1: unhandled cuda error", "world": 1}],
+    ),
+}  # fmt: skip
+
+
+def told(data: dict[str, Any]) -> str:
+    cause = explain(root_of(data))
+    return f"{cause.headline}: {cause.advice}"
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_cause_has_evidence_of_its_world(cause: str):
+    with_evidence, elsewhere = CAUSES[cause]
+    assert cause in told(with_evidence)
+    for case in elsewhere:
+        assert cause not in told(case), case
+
+
+def test_a_group_of_one_has_no_other_rank():
+    assert peer_is_gone({"message": GLOO, "world": 2})
+    assert not peer_is_gone({"message": GLOO, "world": 1}) and not peer_is_gone({"message": GLOO})
+    assert peer_is_gone({"type": "ProcessExitedException", "message": "process 1 terminated"})
+
+
+def test_who_killed_a_worker_is_said_to_be_unknown_where_nothing_counted_it():
+    data = {"type": "RuntimeError", "message": KILLED, "oom_kills": 0, "memory": MEMORY}
+    assert "who sent the signal is not known; no kill for lack of memory was counted" in told(data)
+    assert "16.0 GiB of 64.0 GiB were in use afterwards" in told(data)
+    assert "perhaps for lack of memory" in told(data | {"machine_oom_kills": 2})
+
+
+BEHIND = {"type": "RuntimeError", "file": "a.py", "line": 5,
+          "message": "mat1 and mat2 shapes cannot be multiplied (8x24 and 20x1)"}  # fmt: skip
+
+
+def test_an_error_that_is_raised_from_another_is_explained_by_it():
+    outer = {"type": "ValueError", "message": "bad batch", "behind": BEHIND, "raised_from": True}
+    assert "8x24 and 20x1" in told(outer)
+    assert root_of(outer) is BEHIND
+    # Inside of ``except`` without ``from``: what happened there is explained first.
+    other = {"type": "NameError", "message": "name 'x' is not defined", "behind": BEHIND}
+    assert "no variable x" in told(other)
+    assert "8x24" in told(other | {"raised_from": True})
+    assert root_of(outer | {"behind": {"type": "OddError", "message": "odd"}}) is not BEHIND
