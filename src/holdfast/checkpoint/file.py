@@ -38,6 +38,7 @@ from holdfast.checkpoint.record import (
     data_path,
     encode_record,
     file_name,
+    or_damaged,
     read_record,
     record_path,
     unreadable,
@@ -101,7 +102,8 @@ def load(
         # Not before it is needed: the planners behind it take a while to import.
         from holdfast.checkpoint.sharded.loading import load_folder
 
-        return load_folder(data, device=device)
+        with or_damaged(data):
+            return load_folder(data, device=device)
     try:
         with data.open("rb") as file:
             content = stream.read(file, fields["bytes"])
@@ -110,7 +112,8 @@ def load(
     except ValueError as error:
         raise damaged(data, str(error)) from error
     check_digest(data, fields, content.sha256)
-    return content.tree(device), fields
+    with or_damaged(data):
+        return content.tree(device), fields
 
 
 def _save(

@@ -23,6 +23,8 @@ Buffer = bytes | bytearray | memoryview
 _PART = 4 << 20
 # A plane is compressed when this much of its beginning shrinks by a tenth or more.
 _SAMPLE = 16 << 10
+SHRUNK = 1032
+"""Bytes that one byte of zlib can stand for at most."""
 _LEVEL = 1  # higher ones take twice the time for a percent on weights
 
 
@@ -50,7 +52,9 @@ def unpack(packed: Buffer, width: int, size: int) -> bytearray:
             elements = elements.reshape(-1, width)
             for plane in range(width):
                 (length,) = struct.unpack_from("<I", view, at)
-                data = zlib.decompress(view[at + 4 : at + 4 + length], bufsize=len(elements) or 1)
+                # No more than fits: so little text can mean gigabytes.
+                packed_plane, room = view[at + 4 : at + 4 + length], len(elements) + 1
+                data = zlib.decompressobj().decompress(packed_plane, room)
                 elements[:, plane] = np.frombuffer(data, np.uint8)
                 at += 4 + length
     except (zlib.error, struct.error) as error:

@@ -13,9 +13,10 @@ No torch here: a checkpoint can be verified on a machine that could not load it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -115,7 +116,32 @@ def decode_record(data: bytes) -> dict[str, Any]:
     fields = decode(data)
     if not {"format", "step", "rank", "file", "sha256", "bytes", "tensors"} <= set(fields):
         raise ValueError("fields are missing")
+    _check_fields(fields)
     return fields
+
+
+def _check_fields(fields: Mapping[str, Any]) -> None:
+    """Refuse numbers and names that no record has: a file may come from anywhere."""
+    files = fields.get("files", {})
+    if not isinstance(files, dict) or not isinstance(fields["tensors"], dict):
+        raise ValueError("its lists make no sense")
+    for name in (fields["file"], *files):
+        if not isinstance(name, str) or Path(name).name != name or "\\" in name:
+            raise ValueError(f"it names {name!r}, which is no file beside it")
+    for key in ("step", "rank", "bytes"):
+        if type(fields[key]) is not int:
+            raise ValueError(f"{key} is {fields[key]!r}, which is no whole number")
+
+
+@contextlib.contextmanager
+def or_damaged(path: Path) -> Iterator[None]:
+    """What cannot be read although its digests are right was not written by holdfast."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise damaged(path, f"it makes no sense ({type(error).__name__}: {error})") from error
+    except (ArithmeticError, MemoryError) as error:
+        raise damaged(path, f"its sizes make no sense ({type(error).__name__})") from error
 
 
 def read_record(path: Path) -> dict[str, Any]:

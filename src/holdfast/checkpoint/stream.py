@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -167,15 +168,19 @@ def _tensor(piece: layout.Piece, data: bytearray, raw: Any) -> Tensor:
     """A tensor in memory of its own."""
     dtype, shape = (_DTYPES[piece.code], piece.shape) if raw is None else raw[:2]
     if raw is not None and raw[2]:
-        empty = torch.empty(shape, dtype=true_dtype(dtype, piece.name))
-        width = empty.element_size()
-        data = packing.unpack(data, width, empty.numel() * width)
+        width = true_dtype(dtype, piece.name).itemsize
+        size = math.prod(shape) * width
+        if size > packing.SHRUNK * len(data):
+            raise ValueError(f"{piece.name} would have {size:,} bytes")
+        data = packing.unpack(data, width, size)
     return tensor_from(data, dtype, shape, piece.name)
 
 
 def tensor_from(data: bytearray, dtype: str, shape: Sequence[int], name: str) -> Tensor:
     """A tensor over these bytes."""
     true = true_dtype(dtype, name)
+    if math.prod(shape) * true.itemsize != len(data):
+        raise ValueError(f"{name} of shape {list(shape)} has {len(data):,} bytes")
     return (
         torch.frombuffer(data, dtype=true).reshape(shape)
         if data

@@ -52,7 +52,14 @@ def unflatten(skeleton: Any, tensors: Sequence[Tensor]) -> Any:
     """Put a tree together again; what was one tensor in several places is one again."""
     try:
         return _build(skeleton[ROOT], tensors)
-    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+    except (
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RuntimeError,
+    ) as error:
         raise CheckpointError(
             f"this is no skeleton of a state ({error!r}), with {len(tensors)} tensors; "
             "take it from flatten() or from a checkpoint of this version"
@@ -204,8 +211,18 @@ def _build(node: Any, tensors: Sequence[Tensor]) -> Any:
 
 def _numbers(inside: Any) -> Any:
     dtype, shape, data = inside
+    if not isinstance(dtype, str) or np.dtype(dtype).kind not in _ARRAY_KINDS:
+        raise ValueError(f"{dtype} is no dtype of numbers")
     # A copy: what frombuffer gives cannot be written to.
     return np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape).copy()
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """A dtype by its name, which stands in a file: nothing else of torch is found by it."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"torch {torch.__version__} has no dtype {name}")
+    return found
 
 
 _LEAVES: dict[str, Callable[[Any], Any]] = {
@@ -213,7 +230,7 @@ _LEAVES: dict[str, Callable[[Any], Any]] = {
     "bytes": base64.b64decode,
     "array": _numbers,
     "number": lambda inside: _numbers([inside[0], [], inside[1]])[()],
-    "dtype": lambda name: getattr(torch, name),
+    "dtype": dtype_named,
     "device": torch.device,
 }
 

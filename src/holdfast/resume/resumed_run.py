@@ -29,6 +29,7 @@ from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
 from .saving import DATASET, FORMAT
 from .training import Training
 from .values import generators
+from .values.admitted import is_name
 from .values.nodes import MISSING
 from .values.restoring import Restoring
 
@@ -199,8 +200,11 @@ def _put(frames: list[FrameType], values: Values) -> Restoring:
                 value = restoring.value(old, node, f"{root}/{name}")
             except RefusedError as refusal:
                 raise refusal.at(*frames_.place_of(frames, root, name)) from None
-            if value is not old:
-                new[root][name] = value
+            if value is old:
+                continue
+            if not is_name(name):
+                raise RefusedError(f"{name} is no variable of the script")
+            new[root][name] = value
     frames_.put(frames, new)
     return restoring
 

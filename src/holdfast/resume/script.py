@@ -184,9 +184,10 @@ class ScriptResume:
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint; the script has not begun yet."""
-        tree, saved = read(path)
-        self._saving.goes_on(saved)
-        self._coming = ResumedRun(tree, saved, path, self._training, self._passes)
+        with or_refuse():
+            tree, saved = read(path)
+            self._saving.goes_on(saved)
+            self._coming = ResumedRun(tree, saved, path, self._training, self._passes)
 
     def instead(self, loader: Any, frame: FrameType) -> Iterator[Any] | None:
         """In a resumed run: what to read in place of a loader; None for the loader itself."""

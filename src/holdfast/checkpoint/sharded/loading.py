@@ -6,6 +6,7 @@ these chunks are read, each against its checksum. Values are copied, never compu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from .. import rng
+from ..record import damaged
 from ..stream import true_dtype
 from ..tree import paths, unflatten
 from .places import Place
@@ -48,6 +50,9 @@ def load_folder(
     for name in (one for one in names if one in fields["chunks"]):
         dtype, shape = fields["tensors"][name]
         found = Place.whole(shape) if place is None else place(name, shape)
+        saved_bytes = sum(end - begin for *_, begin, end, _ in fields["chunks"][name])
+        if math.prod(found.size) * true_dtype(dtype, name).itemsize > saved_bytes:
+            raise damaged(path, f"{name} of shape {list(shape)} has {saved_bytes:,} bytes")
         empty = torch.empty(found.size, dtype=true_dtype(dtype, name))
         parts[name] = LocalPart(empty, found)
     planner = PartLoadPlanner()

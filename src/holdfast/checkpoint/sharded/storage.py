@@ -369,7 +369,10 @@ class FolderReader(StorageReader):
 
     def _bytes(self, name: str, begin: int, end: int, sha256: str, what: str) -> bytearray:
         """Bytes of a file, which are what was written."""
-        rank = int(self.fields["files"][name]["rank"])
+        one = self.fields["files"][name]
+        rank = int(one["rank"])
+        if not 0 <= begin <= end <= one["bytes"]:
+            raise damaged(self.folder, f"{what} has no place in {name}")
         data = bytearray(end - begin)
         try:
             with (self.folder / name).open("rb") as file:

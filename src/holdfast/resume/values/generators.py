@@ -32,11 +32,11 @@ def take(value: Any) -> Node:
 def put_back(live: Any, node: Node) -> None:
     """Have a generator go on from its node."""
     if node[KIND] == "generator":
-        live.set_state(_tensor(node["v"]))
+        torch.Generator.set_state(live, _tensor(node["v"]))
         return
     state = _unlisted(node["v"])
     if isinstance(live, random.Random):
-        live.setstate(state)
+        random.Random.setstate(live, state)
     elif isinstance(live, np.random.Generator):
         live.bit_generator.state = state
     else:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections
+import copyreg
 import re
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 from ...diagnosis.source.files import kind_of
-from ..refusal import RefusedError
 
 Node = Any
 Take = Callable[[Any, str], Node]
@@ -71,23 +72,22 @@ def class_name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def class_named(name: str, path: str) -> Any:
-    """A class of the user's own by its name."""
-    module, _, qualified = name.partition(":")
-    found: Any = sys.modules.get(module)
-    file = _file(module)
-    for part in qualified.split("."):
-        found = getattr(found, part, None)
-    plain = isinstance(found, type) and (kind_of(file) == "user" or module in ("argparse", "types"))
-    if not plain:
-        raise RefusedError(f"{shown(path)} ({name}) is not there yet in the resumed run")
-    return found
-
-
 def of_user(kind: type) -> bool:
     """Whether a class is the user's own."""
-    return kind_of(_file(kind.__module__)) == "user"
+    return kind_of(str(getattr(sys.modules.get(kind.__module__), "__file__", "") or "")) == "user"
 
 
-def _file(module: str) -> str:
-    return str(getattr(sys.modules.get(module), "__file__", "") or "")
+def holds_only_attributes(kind: type) -> bool:
+    """Whether an object of this class is what its attributes are."""
+    return kind is types.SimpleNamespace or (
+        kind.__reduce_ex__ is object.__reduce_ex__
+        and kind.__reduce__ is object.__reduce__
+        and not (kind.__flags__ & (1 << 8) and kind.__module__ == "builtins")
+        and (bool(getattr(kind, "__dictoffset__", 0)) or bool(slots(kind)))
+    )
+
+
+def slots(kind: type) -> list[str]:
+    """Attributes that objects of a class have outside of their ``__dict__``."""
+    names: list[str] = list(copyreg._slotnames(kind) or ())  # type: ignore[attr-defined]
+    return [name for name in names if name not in ("__dict__", "__weakref__")]

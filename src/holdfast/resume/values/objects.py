@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +13,18 @@ from torch.utils.data import DataLoader
 from ...diagnosis.source.files import kind_of
 from . import generators
 from .baseline import Comparing
-from .nodes import KIND, SCALARS, Node, Seen, Take, class_name, of_user, ref
+from .nodes import (
+    KIND,
+    SCALARS,
+    Node,
+    Seen,
+    Take,
+    class_name,
+    holds_only_attributes,
+    of_user,
+    ref,
+    slots,
+)
 from .tensors import Tensors
 
 _OPTIMIZER = ("state", "param_groups", "defaults")
@@ -45,12 +55,12 @@ class Objects:
         self._seen.note(value, path)
         own = getattr(value, "__dict__", None)
         held = list(own.items()) if isinstance(own, dict) else []
-        held += [(n, getattr(value, n)) for n in _slots(type(value)) if hasattr(value, n)]
+        held += [(n, getattr(value, n)) for n in slots(type(value)) if hasattr(value, n)]
         return {KIND: "object", "c": class_name(type(value)), "a": _parts(held, path, take)}
 
     def other(self, value: Any, path: str, take: Take) -> Node:
         """An object of any other class."""
-        if _is_plain(type(value)):
+        if holds_only_attributes(type(value)):
             return self.plain(value, path, take)
         return self._comparing.held(value, path)
 
@@ -218,21 +228,6 @@ def _parts(held: Iterable[tuple[str, Any]], path: str, take: Take) -> list[Node]
 
 def _children(module: nn.Module, path: str, take: Take) -> list[Node]:
     return _parts([(n, m) for n, m in module._modules.items() if m is not None], path, take)
-
-
-def _is_plain(kind: type) -> bool:
-    """Whether an object of this class is what its attributes are."""
-    return (
-        kind.__reduce_ex__ is object.__reduce_ex__
-        and kind.__reduce__ is object.__reduce__
-        and not (kind.__flags__ & (1 << 8) and kind.__module__ == "builtins")
-        and (bool(getattr(kind, "__dictoffset__", 0)) or bool(_slots(kind)))
-    )
-
-
-def _slots(kind: type) -> list[str]:
-    names: list[str] = list(copyreg._slotnames(kind) or ())  # type: ignore[attr-defined]
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def cells(function: Any) -> dict[str, Any]:

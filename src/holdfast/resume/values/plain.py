@@ -12,19 +12,24 @@ from typing import Any
 
 import torch
 
-from .nodes import KIND, Node, class_name, class_named
+from .nodes import KIND, Node, class_name
 
 _WRITTEN: dict[str, Any] = {
     "Decimal": decimal.Decimal,
     "Fraction": fractions.Fraction,
     "UUID": uuid.UUID,
 }
+_DATES: dict[str, Any] = {
+    one.__name__: one for one in (datetime.date, datetime.datetime, datetime.time)
+}
+_LONGEST = 4300
+"""Characters of a written number: Python reads no longer ones as whole numbers."""
 CLASSES = (
     *(complex, enum.Enum, range, datetime.date, datetime.time, datetime.timedelta),
     *(decimal.Decimal, fractions.Fraction, uuid.UUID, pathlib.PurePath, torch.Size),
 )
-KINDS = frozenset(("complex", "enum", "range", "date", "written", "path", "size"))
-"""Of their nodes."""
+KINDS = frozenset(("complex", "range", "date", "written", "path", "size"))
+"""Of their nodes, members of enumerations aside."""
 
 
 def take(value: Any, path: str) -> Node:
@@ -49,22 +54,30 @@ def take(value: Any, path: str) -> Node:
             return {KIND: "written", "c": type(value).__name__, "v": str(value)}
 
 
-def restore(live: Any, node: Node, path: str) -> Any:
-    """The value of a node of one of these kinds."""
+def restore(live: Any, node: Node) -> Any:
+    """The value of a node of one of these kinds; an error where its parts are of other types."""
     saved = node["v"]
     match node[KIND]:
-        case "enum":
-            return class_named(node["c"], path)[saved]
         case "complex":
-            return complex(*saved)
+            return complex(*_all(float, saved))
         case "range":
-            return range(*saved)
+            return range(*_all(int, saved))
+        case "date" if node["c"] == "timedelta":
+            return datetime.timedelta(*_all(int, saved))
         case "date":
-            kind: Any = getattr(datetime, node["c"])
-            return kind(*saved) if node["c"] == "timedelta" else kind.fromisoformat(saved)
+            return _DATES[node["c"]].fromisoformat(saved)
         case "path":
-            return live if str(live) == saved else pathlib.Path(saved)
+            same = isinstance(live, pathlib.PurePath) and str(live) == saved
+            return live if same else pathlib.Path(saved)
         case "size":
-            return torch.Size(saved)
+            return torch.Size(_all(int, saved))
         case _:
+            if len(saved) > _LONGEST or (node["c"] == "Fraction" and "e" in saved.lower()):
+                raise ValueError(f"a {node['c']} of that size")
             return _WRITTEN[node["c"]](saved)
+
+
+def _all(kind: type, values: Any) -> list[Any]:
+    if any(type(one) is not kind for one in values):
+        raise TypeError(f"numbers of type {kind.__name__} are missing")
+    return list(values)

@@ -7,21 +7,26 @@ that the script has made, so that whoever else holds it sees the same.
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+import mmap
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from ..refusal import RefusedError
-from . import generators, plain
+from . import admitted, live_objects, plain
 from .digests import array_digest, items_digest, pickle_digest, tensor_digest
-from .nodes import DICTS, KIND, MISSING, Node, class_name, class_named, shown
-from .objects import cells
+from .nodes import DICTS, KIND, MISSING, SCALARS, Node, class_name, shown
 
 _FACTORIES = {"int": int, "float": float, "list": list}
+_LEAVES = (*SCALARS, np.generic, torch.dtype, torch.device)
+_ORDERED: tuple[Any, ...] = (list, tuple, collections.deque)
+_LONG = frozenset((*_ORDERED, set, frozenset, *DICTS.values()))
+_DEPTH = 200
+"""Three times what is ever saved."""
 
 
 class Restoring:
@@ -29,19 +34,37 @@ class Restoring:
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
+        self._depth = 0
 
     @torch.no_grad()
     def value(self, live: Any, node: Node, path: str) -> Any:
         """The value of a node, made of the live one where that can be."""
-        if not isinstance(node, Mapping):
+        self._depth += 1
+        try:
+            made = self._value(live, node, path)
+        except RefusedError:
+            raise
+        except Exception as error:
+            text = f"was not saved in a form that is read ({type(error).__name__}: {error})"
+            raise RefusedError(f"{shown(path)} {text}") from None
+        finally:
+            self._depth -= 1
+        if made is not live and (admitted.is_code(live) or admitted.is_code(made)):
+            raise RefusedError(f"{shown(path)} is code, which a checkpoint does not put in place")
+        return made
+
+    def _value(self, live: Any, node: Node, path: str) -> Any:
+        if self._depth > _DEPTH:
+            raise RefusedError(f"{shown(path)} is nested too deeply")
+        if isinstance(node, _LEAVES):
             return node
         kind = node[KIND]
         if kind in plain.KINDS:
-            return plain.restore(live, node, path)
-        method = getattr(self, "_made_again" if kind == "made" else f"_{kind}", None)
+            return plain.restore(live, node)
+        method = _METHODS.get(kind)
         if method is None:
             raise RefusedError(f"{shown(path)} was saved in a form this version does not know")
-        return method(live, node, path)
+        return method(self, live, node, path)
 
     def _keep(self, live: Any, path: str, what: str) -> Any:
         if live is MISSING:
@@ -60,7 +83,8 @@ class Restoring:
         return self._made[node["p"]]
 
     def _large(self, live: Any, node: Node, path: str) -> Any:
-        if live is MISSING or type(live).__name__ != node["c"] or len(live) != node["n"]:
+        fits = type(live) in _LONG or isinstance(live, tuple)
+        if not fits or type(live).__name__ != node["c"] or len(live) != node["n"]:
             raise RefusedError(f"{shown(path)} does not hold {node['n']:,} items as it did")
         if node["h"] and items_digest(live) != node["h"]:
             raise RefusedError(f"{shown(path)} holds other items than it did")
@@ -69,6 +93,8 @@ class Restoring:
     def _made_again(self, live: Any, node: Node, path: str) -> Any:
         """A tensor or an array that the script has made again by itself: it must be the same."""
         self._keep(live, path, node["c"])
+        if not isinstance(live, Tensor | np.ndarray):
+            raise RefusedError(f"{shown(path)} is no {node['c']} in the resumed run")
         if node["h"]:
             digest = tensor_digest(live) if isinstance(live, Tensor) else array_digest(live)
             if digest != node["h"]:
@@ -91,14 +117,16 @@ class Restoring:
         return self._placed(live, node["v"], node, path)
 
     def _bytes(self, live: Any, node: Node, path: str) -> Any:
-        return self._placed(live, _from_bytes(node), node, path)
+        return self._placed(live, live_objects.from_bytes(node), node, path)
 
     def _placed(self, live: Any, saved: Tensor, node: Node, path: str) -> Any:
+        if not isinstance(saved, Tensor):
+            raise TypeError("a tensor is missing")
         if isinstance(live, nn.Parameter) and live.shape == saved.shape:
             live.copy_(saved)
             made: Any = live
         else:
-            made = saved.to(node["d"], copy=True)
+            made = saved.to(torch.device(node["d"]), copy=True)
             if node.get("g"):
                 made.requires_grad_(True)
         self._made[path] = made
@@ -106,7 +134,11 @@ class Restoring:
 
     def _array(self, live: Any, node: Node, path: str) -> Any:
         saved = node["v"]
-        if isinstance(live, np.ndarray) and live.shape == saved.shape and live.dtype == saved.dtype:
+        if type(saved) is not np.ndarray:
+            raise TypeError("an array is missing")
+        if type(live) is np.ndarray and live.shape == saved.shape and live.dtype == saved.dtype:
+            if _is_mapped(live):
+                raise RefusedError(f"{shown(path)} is mapped from a file")
             live[...] = saved
             saved = live
         self._made[path] = saved
@@ -115,7 +147,9 @@ class Restoring:
     # ------------------------------------------------------------------ containers
 
     def _inner(self, live: Any, items: list[Node], path: str) -> list[Any]:
-        old = list(live) if isinstance(live, list | tuple | collections.deque) else []
+        # Past the methods of its class, which may be the user's own.
+        iterate = next((k.__iter__ for k in _ORDERED if isinstance(live, k)), None)
+        old = [] if iterate is None else list(iterate(live))
         old += [MISSING] * (len(items) - len(old))
         return [
             self.value(one, item, f"{path}[{i}]")
@@ -130,25 +164,30 @@ class Restoring:
 
     def _tuple(self, live: Any, node: Node, path: str) -> Any:
         values = self._inner(live, node["v"], path)
-        if isinstance(live, tuple) and len(live) == len(values):
-            if all(a is b for a, b in zip(live, values, strict=True)):
-                return live
-            if hasattr(type(live), "_fields"):
-                return type(live)(*values)
+        before = list(tuple.__iter__(live)) if isinstance(live, tuple) else [MISSING]
+        if len(before) == len(values) and all(map(operator.is_, before, values)):
+            return live
         if "c" in node:
-            return class_named(node["c"], path)(*values)
+            kind = admitted.named_tuple(live, node["c"], len(values), path)
+            return tuple.__new__(kind, values)
         return tuple(values)
 
     def _set(self, live: Any, node: Node, path: str) -> Any:
         target: set[Any] = live if type(live) is set else set()
         self._made[path] = target
-        values = self._inner((), node["v"], path)
+        values = self._members(node, path)
         target.clear()
         target.update(values)
         return target
 
     def _frozenset(self, live: Any, node: Node, path: str) -> Any:
-        return frozenset(self._inner((), node["v"], path))
+        return frozenset(self._members(node, path))
+
+    def _members(self, node: Node, path: str) -> list[Any]:
+        values = self._inner((), node["v"], path)
+        for one in values:
+            admitted.check_key(one, path)
+        return values
 
     def _deque(self, live: Any, node: Node, path: str) -> Any:
         fits = type(live) is collections.deque and live.maxlen == node["m"]
@@ -177,6 +216,8 @@ class Restoring:
             if isinstance(key, Mapping):
                 known = keys_by_number[number] if number < len(keys_by_number) else MISSING
                 key = self.value(known, key, f"{path}[key {number}]")
+                if key is not known:
+                    admitted.check_key(key, path)
                 where = f"{path}[{number}]"
             else:
                 where = f"{path}[{key!r}]"
@@ -187,137 +228,57 @@ class Restoring:
 
     # ------------------------------------------------------------------ objects
 
+    def _enum(self, live: Any, node: Node, path: str) -> Any:
+        return admitted.member(live, node["c"], node["v"], path)
+
     def _object(self, live: Any, node: Node, path: str) -> Any:
         target = live
         if live is MISSING or class_name(type(live)) != node["c"]:
-            kind = class_named(node["c"], path)
-            target = kind.__new__(kind)
+            target = admitted.new_object(node["c"], path)
+        elif not admitted.may_be_filled(live, few="few" in node):
+            raise RefusedError(f"{shown(path)} ({node['c']}) is not filled by a checkpoint")
         self._made[path] = target
-        own = getattr(target, "__dict__", None)
-        for name, item in node["a"]:
-            old = own.get(name, MISSING) if own is not None else getattr(target, name, MISSING)
-            if own is None or (name not in own and hasattr(type(target), name)):
-                old = getattr(target, name, MISSING)
-            new = self.value(old, item, f"{path}.{name}")
-            if new is old:
-                continue
-            if own is not None and not _is_slot(type(target), name):
-                own[name] = new
-            else:
-                object.__setattr__(target, name, new)
-        if own is not None and "few" not in node:
-            kept = {name for name, _ in node["a"]}
-            for name in [name for name in own if name not in kept]:
-                del own[name]
-        if "i" in node:
-            held: Any = list(target) if isinstance(target, list) else dict(target)
-            items = self.value(held, node["i"], f"{path}[:]")
-            target.clear()
-            (target.extend if isinstance(target, list) else target.update)(items)
+        live_objects.fill_object(target, node, path, self.value)
         return target
 
     def _module(self, live: Any, node: Node, path: str) -> Any:
-        if not isinstance(live, nn.Module) or class_name(type(live)) != node["c"]:
+        if not live_objects.is_module(live, node):
             raise RefusedError(f"{shown(path)} is no {node['c']} in the resumed run")
         self._made[path] = live
-        own = vars(live)
-        for name, item in node["a"]:
-            own[name] = self.value(own.get(name, MISSING), item, f"{path}.{name}")
-        for name, wants, saved in node["p"]:
-            parameter = live._parameters.get(name)
-            if parameter is None:
-                raise RefusedError(f"{shown(path)} has no parameter {name} in the resumed run")
-            self._made[f"{path}.{name}"] = parameter
-            self._fill(parameter, saved, f"{path}.{name}")
-            parameter.requires_grad_(wants)
-        for name, saved in node["b"]:
-            buffer = live._buffers.get(name)
-            if isinstance(saved, Mapping) and buffer is None:
-                live._buffers[name] = self.value(MISSING, saved, f"{path}.{name}")
-            elif buffer is not None:
-                self._made[f"{path}.{name}"] = buffer
-                self._fill(buffer, saved, f"{path}.{name}")
-        for name, child in node["k"]:
-            self.value(live._modules.get(name, MISSING), child, f"{path}.{name}")
+        self._made |= live_objects.fill_module(live, node, path, self.value)
         return live
 
-    @staticmethod
-    def _fill(tensor: Tensor, saved: Any, path: str) -> None:
-        if saved is None:
-            return
-        if saved[KIND] == "made":
-            if saved["h"] and tensor_digest(tensor) != saved["h"]:
-                raise RefusedError(f"the script makes {shown(path)} with other values each time")
-            return
-        held = saved["v"] if saved[KIND] == "tensor" else _from_bytes(saved)
-        if tensor.shape != held.shape or tensor.dtype != held.dtype:
-            raise RefusedError(f"{shown(path)} has another shape in the resumed run")
-        tensor.copy_(held)
-
-    def _optimizer(self, live: Any, node: Node, path: str) -> Any:
-        if not isinstance(live, Optimizer) or len(live.param_groups) != len(node["v"]):
-            raise RefusedError(f"{shown(path)} has other parameter groups in the resumed run")
-        self._made[path] = live
-        for group, saved in zip(live.param_groups, node["v"], strict=True):
-            for key, value in saved:
-                if key not in ("fused", "foreach", "capturable"):
-                    group[key] = value
-        own = vars(live)
-        for name, item in node.get("a", ()):
-            own[name] = self.value(own.get(name, MISSING), item, f"{path}.{name}")
+    def _filled(self, live: Any, node: Node, path: str) -> Any:
+        """What the script has made again: it gets what it held, and is never made here."""
+        self._keep(live, path, f"{node.get('c', node[KIND])}")
+        fill = _FILLED[node[KIND]]
+        fill(live, node, path, self.value)
         return live
 
-    def _parts(self, live: Any, node: Node, path: str) -> Any:
-        self._keep(live, path, node["c"])
-        for name, item in node["a"]:
-            where = path if name == "__self__" else f"{path}.{name}"
-            self.value(getattr(live, name, MISSING), item, where)
-        return live
 
-    def _function(self, live: Any, node: Node, path: str) -> Any:
-        self._keep(live, path, "function")
-        held = cells(live)
-        for label, item in node["a"]:
-            what, _, name = label.partition(" ")
-            if what == "cell" and name in held:
-                cell = held[name]
-                cell.cell_contents = self.value(cell.cell_contents, item, f"{path}.{name}")
-            elif what == "default":
-                self.value(live.__defaults__[int(name)], item, f"{path}.default[{name}]")
-            elif what == "attribute":
-                old = vars(live).get(name, MISSING)
-                setattr(live, name, self.value(old, item, f"{path}.{name}"))
-        return live
-
-    def _class(self, live: Any, node: Node, path: str) -> Any:
-        self._keep(live, path, "class")
-        for name, item in node["a"]:
-            old = vars(live).get(name, MISSING)
-            new = self.value(old, item, f"{path}.{name}")
-            if new is not old:
-                setattr(live, name, new)
-        return live
-
-    def _scaler(self, live: Any, node: Node, path: str) -> Any:
-        self._keep(live, path, "GradScaler")
-        if node["v"]:
-            live.load_state_dict(dict(node["v"]))
-        return live
-
-    def _generator(self, live: Any, node: Node, path: str) -> Any:
-        self._keep(live, path, "generator")
-        generators.put_back(live, node)
-        return live
-
-    _random = _generator
+def _is_mapped(array: Any) -> bool:
+    """Whether what is written to an array goes to a file."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return isinstance(array, mmap.mmap)
 
 
-def _from_bytes(node: Node) -> Tensor:
-    if not node["v"]:
-        return torch.empty(node["s"], dtype=node["t"])
-    raw = torch.frombuffer(bytearray(node["v"]), dtype=torch.uint8)
-    return raw.view(node["t"]).reshape(node["s"])
-
-
-def _is_slot(kind: type, name: str) -> bool:
-    return hasattr(kind, name) and type(getattr(kind, name)).__name__ == "member_descriptor"
+_FILLED: dict[str, Callable[[Any, Node, str, live_objects.Value], None]] = {
+    "optimizer": live_objects.fill_optimizer,
+    "parts": live_objects.fill_parts,
+    "function": live_objects.fill_function,
+    "class": live_objects.fill_class,
+    "scaler": live_objects.fill_scaler,
+    "generator": live_objects.fill_generator,
+    "random": live_objects.fill_generator,
+}
+_METHODS: dict[str, Callable[[Restoring, Any, Node, str], Any]] = {
+    name: getattr(Restoring, f"_{name}")
+    for name in (
+        *("ref", "same", "large", "held", "tensor", "bytes", "array", "enum", "object", "module"),
+        *("list", "tuple", "set", "frozenset", "deque", "dict"),
+    )
+}
+_METHODS |= {"made": Restoring._made_again} | dict.fromkeys(_FILLED, Restoring._filled)
