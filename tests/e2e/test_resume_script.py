@@ -84,14 +84,14 @@ def test_a_run_that_cannot_be_resumed_is_one_line(tmp_path: Path):
     assert refused.code == 2 and "it ran `script.py --lr 1`, not `script.py`" in refused.told
 
 
-def ended_by_sigterm(folder: Path, script: str, step: int = 31) -> None:
-    """A script that is sent SIGTERM amid a step goes on from that step, bit for bit."""
+def ended_by(folder: Path, script: str, step: int = 31, code: int = -15) -> None:
+    """A script that is sent a signal amid a step goes on from that step, bit for bit."""
     (folder / "script.py").write_text(script)
     whole = run(folder, "--run-dir", "whole")
     assert whole.code == 0, whole.told
     (folder / "die").touch()
     ended = run(folder)
-    assert ended.code == -15, ended.told
+    assert ended.code == code, ended.told
     assert f"step-{step:010d}.r0.safetensors\n" in ended.told
     assert f" state after step {step}, " in ended.told
     (name,) = [path.name for path in (folder / "runs").iterdir()]
@@ -114,7 +114,11 @@ SIGTERM = SCRIPT.replace("signal.SIGKILL", "0").replace(
 
 
 def test_sigterm_amid_a_step_costs_no_step(tmp_path: Path):
-    ended_by_sigterm(tmp_path, SIGTERM)
+    ended_by(tmp_path, SIGTERM)
+
+
+def test_ctrl_c_amid_a_step_costs_no_step(tmp_path: Path):
+    ended_by(tmp_path, SIGTERM.replace("SIGTERM", "SIGINT"), code=-2)
 
 
 @pytest.mark.slow
@@ -127,7 +131,7 @@ def test_workers_that_get_it_too_do_not_disturb(tmp_path: Path):
         """            [os.kill(p.pid, 15) for p in multiprocessing.active_children()]
             os.kill(os.getpid(), signal.SIGTERM)""",
     )
-    ended_by_sigterm(tmp_path, script)
+    ended_by(tmp_path, script)
 
 
 @pytest.mark.slow
@@ -144,4 +148,4 @@ class Slow(TensorDataset):
             time.sleep(60)
         return super().__getitem__(i)
 loader ="""
-    ended_by_sigterm(tmp_path, script.replace("\nloader =", slow), step=5)
+    ended_by(tmp_path, script.replace("\nloader =", slow), step=5)

@@ -19,9 +19,9 @@ from holdfast.recovery.end_signals import EndSignals
 
 @pytest.fixture(autouse=True)
 def default() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number in before:
-        signal.signal(number, signal.SIG_DFL)
+    ours: dict[int, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    ours[signal.SIGINT] = signal.default_int_handler
+    before = {number: signal.signal(number, default) for number, default in ours.items()}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -245,6 +245,42 @@ def test_a_script_that_ends_by_itself_meanwhile_ends_well(raised: list[Any]) -> 
     os.kill(os.getpid(), signal.SIGTERM)
     signals.remove()
     assert not raised and not signals.pending
+
+
+# ---------------------------------------------------------------------- Ctrl-C
+
+
+def test_ctrl_c_amid_a_step_waits_for_its_end_and_is_the_same_exception() -> None:
+    saved: list[str] = []
+    training = Stub(saved.append, soon=True)
+    signals = EndSignals(training, wait=60.0)
+    signals.install()
+    os.kill(os.getpid(), signal.SIGINT)
+    assert not saved and signals.pending == signal.SIGINT
+    with pytest.raises(KeyboardInterrupt):
+        signals.finish(sys._getframe())
+    assert saved == ["KeyboardInterrupt"] and training.at[0] is not None
+    # A script that caught it and trains on is saved again at the next one.
+    os.kill(os.getpid(), signal.SIGINT)
+    assert signals.pending == signal.SIGINT
+    signals.remove()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("soon", [False, True])
+def test_ctrl_c_that_need_not_or_may_not_wait_is_raised_at_once(
+    soon: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [5.0]
+    monkeypatch.setattr("holdfast.recovery.end_signals.time.monotonic", lambda: now[0])
+    signals = EndSignals(Stub(lambda name: pytest.fail(name), soon=soon), wait=60.0)
+    signals.install()
+    if soon:
+        os.kill(os.getpid(), signal.SIGINT)
+        now[0] += 2.0
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert not signals.pending
 
 
 # ---------------------------------------------------------------------- several ranks

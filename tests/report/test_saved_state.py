@@ -118,3 +118,29 @@ def test_live_lines() -> None:
     large = event_line(event("saving_last_state", {"bytes": 5 << 30}))
     assert large == "holdfast: saving the state after step 19 (5 GiB); Ctrl-C ends at once"
     assert "not saved: no room" in event_line(event("last_state", {"failed": "no room"}))
+
+
+@pytest.mark.parametrize(
+    ("resumable", "counted", "expected"),
+    [
+        (True, False, "goes back to step 15: the 4 steps after it are taken again"),
+        (False, False, "this run cannot be resumed: what was saved are the weights and the"),
+        (False, True, ""),
+    ],
+)
+def test_an_early_end_says_where_it_goes_on_or_why_not(
+    make_run: Any, make_rows: Any, tmp_path: Path, resumable: bool, counted: bool, expected: str
+) -> None:
+    """Ctrl-C in the first minutes: a state was saved, and `--resume` said there was none."""
+    last = event("last_state", {**SAVED, **({"counted": True} if counted else {})})
+    run = run_with(make_run, tmp_path, last, rows=make_rows(20), exit_code=130)
+    run.update_meta(digest="0" * 64, command=["train.py"])
+    if resumable:
+        folder = run.path / "checkpoints"
+        folder.mkdir()
+        (folder / "step-0000000015.r0.safetensors").write_bytes(bytes(24))
+        record = {"step": 15, "file": "step-0000000015.r0.safetensors", "bytes": 24, "resume": True}
+        (folder / "step-0000000015.r0.json").write_text(json.dumps(record))
+    said = end_summary(run)
+    assert expected in " ".join(said.split()) if expected else "resume" not in said
+    assert ("state after 20 steps" in said) == counted

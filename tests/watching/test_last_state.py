@@ -41,7 +41,7 @@ def names(folder: Path) -> list[tuple[int, str]]:
 def test_an_exception_in_a_with_block_leaves_the_weights(tmp_path: Path) -> None:
     said: list[str] = []
     net = crashed(tmp_path / "run", 20, said)
-    assert " state after step 19, " in said[-1] and "holdfast.load_checkpoint(" in said[-1]
+    assert " state after 20 steps, " in said[-1] and "holdfast.load_checkpoint(" in said[-1]
     assert names(tmp_path / "run") == [(20, "last")]
     state = holdfast.load_checkpoint(tmp_path / "run")
     assert state["step"] == 19

@@ -75,15 +75,17 @@ class Saver:
         """Whether nothing is being written."""
         return self._writer is None or self._writer.wait(0)
 
-    def due(self, step: int, *, sharded: bool = False) -> str:
+    def due(self, step: int, *, sharded: bool = False, first: float = math.inf) -> str:
         """Why a checkpoint is due after this step: ``step``, ``time`` or "" when it is not.
 
-        Ranks whose state is ``sharded`` get the same answer after the same step.
+        Ranks whose state is ``sharded`` get the same answer after the same step. The first one is
+        due after ``first`` seconds, where that is sooner than by the settings.
         """
         if self._settings.steps and step - self.last_step >= self._settings.steps:
             return "step"
         minutes = self._settings.minutes
-        why = "time" if minutes and time.monotonic() - self._time >= 60.0 * minutes else ""
+        seconds = 60.0 * minutes if self.used else min(60.0 * minutes, first)
+        why = "time" if minutes and time.monotonic() - self._time >= seconds else ""
         return self._together().due(step, why) if sharded and minutes else why
 
     def save(

@@ -36,18 +36,20 @@ def find(
         raise UsageError(f"cannot resume {run.path}: it is still running")
     point = _point(run, say)
     if point is None:
-        raise _refusal(run, resumable(run).why)
+        raise _refusal(run, resumable(run).why or "none of its checkpoints is whole")
     return point
 
 
 def _newest(
     settings: Settings, told: Sequence[str], digest: str, say: Callable[[str], object]
 ) -> dict[str, Any] | None:
+    passed = 0
     for run in Run.list(settings.run.root)[:_SEARCHED]:
         if other_script(run.meta, told, digest):
             continue
         if run.meta.get("exit_code") == 0:
-            say(f"holdfast: the newest run of this script, {run.path}, has finished; starts anew")
+            which = "the one before, " if passed else "the newest run of this script, "
+            say(f"holdfast: {which}{run.path}, has finished; starts anew")
             return None
         if life_of(run).state == "running":
             raise UsageError(f"cannot resume {run.path}: it is still running")
@@ -57,7 +59,9 @@ def _newest(
         why = resumable(run)
         if why.reason != NONE_YET:
             # Its outputs are there, and to begin at step 0 would overwrite them.
-            raise _refusal(run, why.why)
+            raise _refusal(run, why.why or "none of its checkpoints is whole")
+        passed += 1
+        say(f"holdfast: passes over {run.path}: {why.why}")
     say("holdfast: there is no run of this script to go on with; starts anew")
     return None
 

@@ -19,6 +19,13 @@ from .live_state import LiveState
 from .snapshots import Snapshot
 from .training import Training
 
+_FIRST = 30.0
+"""Seconds after which the first checkpoint of a script is due: most first tries end long before the
+interval of the settings, and could not be gone on with."""
+_RATE, _SHARE = 500e6, 0.01
+"""Bytes per second that one is written with, cautiously, and the share of the time until then that
+this may take."""
+
 
 class AutomaticCheckpoints:
     """Decides when a snapshot goes to disk and passes it to the saver."""
@@ -56,10 +63,12 @@ class AutomaticCheckpoints:
         self._live.look()
         return self._live.training_state()
 
-    def due(self, step: int) -> str:
-        """Why one is due after this step; empty when it is not."""
+    def due(self, step: int, size: int) -> str:
+        """Why one of this ``size`` is due after this step; empty when it is not."""
         self._saver.tell_news()
-        due = self._saver.due(step) if self.wanted else ""
+        early = not self._saver.used and self.script.may_resume
+        first = max(_FIRST, size / _RATE / _SHARE) if early else math.inf
+        due = self._saver.due(step, first=first) if self.wanted else ""
         return "" if due and self.script.waits() else due
 
     def resumed(self, step: int) -> None:

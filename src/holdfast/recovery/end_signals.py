@@ -1,4 +1,4 @@
-"""Save before a signal ends the process: SIGTERM and SIGHUP, where the script leaves the default.
+"""Save before SIGTERM, SIGHUP or Ctrl-C ends a process whose script leaves the default in place.
 
 Others that a scheduler sends before it ends a job (SIGUSR1 of SLURM) are named in the settings.
 
@@ -8,6 +8,10 @@ step at work come to its end first, for some seconds at most: only where the loo
 batch are the script's variables known to fit the weights. It is installed where the disposition is
 the default one, when training has begun; a script that sets its own handler later replaces it.
 ``signal.getsignal`` then shows a function in place of ``SIG_DFL``, which cannot be hidden.
+
+Ctrl-C (SIGINT) becomes the same ``KeyboardInterrupt`` as without us, after the step at work: raised
+where the loop asks for its next batch, and at once where nothing could be resumed from there. A
+second one does not wait. What the script does about it, going on included, is its own business.
 
 Several ranks agree on a step after which all of them save and end: a launcher sends the signal to
 each, and one that ends by itself leaves the others in a collective. A rank whose step does not come
@@ -25,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..probes.ranks import ranks
 from .signal_watch import SignalWatch, end_now
@@ -87,12 +91,13 @@ class EndSignals:
         """The signal that waits for the end of the step at work; 0 for none."""
         self._training, self._wait = training, wait
         self._signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
-        self._taken: list[signal.Signals] = []
+        self._taken: dict[signal.Signals, Any] = {}
         self._since: float | None = None
         self._timer: threading.Timer | None = None
         self._late = False
         self._saving = False
         self._watch: SignalWatch | None = None
+        self._children: Any = None
 
     def install(self) -> None:
         """Handle the signals that have their default, where this process is no child of ours."""
@@ -104,29 +109,32 @@ class EndSignals:
             self._watch = SignalWatch.start(self._heard)
             if self._watch is None:
                 return
-        for number in self._signals:
+        defaults: dict[signal.Signals, Any] = dict.fromkeys(self._signals, signal.SIG_DFL)
+        if self._watch is None:
+            defaults[signal.SIGINT] = signal.default_int_handler
+        for number, default in defaults.items():
             handler = signal.getsignal(number)
             # The one of a training before this, which was not closed, gives way.
             before = isinstance(getattr(handler, "__self__", None), EndSignals)
-            if handler is signal.SIG_DFL or before:
+            if handler is default or before:
                 signal.signal(number, self._handle)
-                self._taken.append(number)
+                self._taken[number] = default
         _installed = self
 
     def remove(self) -> None:
         """Back to the default, where no other handler has been set meanwhile."""
         global _installed
-        taken, self._taken = self._taken, []
+        taken, self._taken = self._taken, {}
         self.pending = 0  # a script that has come to its end meanwhile has nothing to lose
         self._stop_waiting()
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
-        for number in taken:
+        for number, default in taken.items():
             # Only the main thread may set one.
             with contextlib.suppress(ValueError):
                 if signal.getsignal(number) == self._handle:
-                    signal.signal(number, signal.SIG_DFL)
+                    signal.signal(number, default)
         if _installed is self:
             _installed = None
 
@@ -135,6 +143,8 @@ class EndSignals:
             return  # called by a handler that took our place: the default would not be called
         if self._since is not None:
             again = time.monotonic() - self._since > _ONE_REQUEST
+            if self.pending:
+                self.pending = number  # the newest request is the one that is met
             if self.pending and (again or self._late):
                 self.finish(None)  # the step takes too long, or somebody is in a hurry
             elif again:
@@ -143,7 +153,7 @@ class EndSignals:
         self._since = time.monotonic()
         # Loader workers may have been sent the same signal: torch would raise here for their end.
         with contextlib.suppress(ValueError, AttributeError):
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.pending = number
         if self._watch is not None:
             if self._late:
@@ -164,8 +174,12 @@ class EndSignals:
         number, self.pending = self.pending, 0
         self._since, self._saving = time.monotonic(), True
         self._stop_waiting()
+        interrupt = number == signal.SIGINT
         try:
-            self._training.save_last_state(signal.Signals(number).name, at)
+            # One that ends the process is saved then, as without this handler.
+            if at is not None or not interrupt:
+                name = "KeyboardInterrupt" if interrupt else signal.Signals(number).name
+                self._training.save_last_state(name, at)
         finally:
             self._end(number)
 
@@ -227,8 +241,18 @@ class EndSignals:
             timer.cancel()
 
     def _end(self, number: int) -> None:
+        if number == signal.SIGINT:
+            self._goes_on()
+            raise KeyboardInterrupt
         self.remove()
         signal.raise_signal(number)
+
+    def _goes_on(self) -> None:
+        """The script may catch it and train on: be as before it came."""
+        self.pending, self._since, self._late, self._saving = 0, None, False, False
+        self._stop_waiting()
+        with contextlib.suppress(ValueError, AttributeError, TypeError):
+            signal.signal(signal.SIGCHLD, self._children)
 
 
 def _forked() -> None:

@@ -82,7 +82,7 @@ class _Candidate:
 
 
 class LastState:
-    """Writes the last state, once.
+    """Writes the last state, once after the same step.
 
     Args:
         settings: where checkpoints go, and whether the last state is wanted.
@@ -95,14 +95,21 @@ class LastState:
     ) -> None:
         self._settings, self._training, self._recovery = settings, training, recovery
         self._began = time.time()
-        self._done = not settings.at_end
+        self._wanted = settings.at_end
+        self._saved_after = -1
+        """The last step of the state that was written, or could not be."""
         self.signals: EndSignals | None = None
         """Those that have the run saved before they end it, once training has begun."""
         recovery.together.ends_by = self._end_together
 
+    @property
+    def _done(self) -> bool:
+        """Whether there is nothing to write, or nothing new: a script may go on after Ctrl-C."""
+        return not self._wanted or self._saved_after == self._training.iteration
+
     def watch_signals(self, training: Ending) -> None:
         """Training begins: have it saved before a signal ends the process."""
-        if not self._done:
+        if self._wanted:
             self.signals = EndSignals(training, self._settings.signals, self._settings.wait)
             self.signals.install()
 
@@ -127,7 +134,7 @@ class LastState:
         # Of one that is sharded the first rank renames the folder, once it has all parts.
         if path is None or not _within(_COMMITTED, path.exists):
             return False
-        self._done = True
+        self._saved_after = self._training.iteration
         parts = path.rglob("*") if path.is_dir() else [path]
         told = {
             "why": name,
@@ -144,7 +151,7 @@ class LastState:
     def not_saved(self, why: str, reason: str) -> None:
         """The process ends and its training thread does not answer."""
         if not self._done:
-            self._done = True
+            self._saved_after = self._training.iteration
             self._record(self._training.iteration, {"why": why, "failed": reason})
 
     def close(self) -> None:
@@ -156,8 +163,7 @@ class LastState:
         """Write the state after the last complete step, or say in an Event why not."""
         if self._done:
             return
-        self._done = True
-        step = self._training.iteration
+        step = self._saved_after = self._training.iteration
         try:
             failed = self._save(moment)
         except KeyboardInterrupt:
@@ -257,6 +263,7 @@ class LastState:
         told |= {
             "models": list(candidate.tree["models"]),
             "optimizers": len(candidate.tree["optimizers"]),
+            **({"counted": True} if counted else {}),
         }
         there = entry_at(path)
         if there.good and float(there.record["time"]) >= self._began:

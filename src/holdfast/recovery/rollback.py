@@ -132,7 +132,7 @@ class Recovery:
         at = self.snapshots.next_at(step)
         # Room that is being made and the clock are asked about now and then.
         self.look_at = min(at, self.checkpoints.next_step, step + _ASK)
-        return step >= at or bool(self.checkpoints.due(step))
+        return step >= at or bool(self.checkpoints.due(step, self.snapshots.size))
 
     @property
     def suspects(self) -> bool:
@@ -182,7 +182,8 @@ class Recovery:
         if self._trial is not None or not self.troubles.none or self.together.busy:
             return
         # While the loop has a batch for the second time, one that is due waits.
-        save = self.checkpoints.due(step) if at is not None or not fed else ""
+        size = self.snapshots.size
+        save = self.checkpoints.due(step, size) if at is not None or not fed else ""
         if save and self.together.begin():
             if self._training.rank == 0:  # one clock for all
                 self.together.ask(SAVE, {"kind": save}, hasty=False)

@@ -93,6 +93,12 @@ class Snapshots:
         """Host memory in use."""
         return sum(slot.block.numel() for slot in self._slots if slot.block is not None)
 
+    @property
+    def size(self) -> int:
+        """Bytes of one; 0 before the first."""
+        blocks = [slot.block.numel() for slot in self._slots if slot.block is not None]
+        return max(blocks, default=0)
+
     def next_at(self, step: int) -> float:
         """The next step, this one or later, at which one should be taken; none without room."""
         if not self._slots or (self._room is not None and not self._room.ready):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..run import Run
-from ..run.resumption import RESUMED_FROM, Resumable, resumable_from
+from ..run.resumption import DIGEST, NONE_YET, RESUMED_FROM, Resumable, resumable_from
 from ..types import Event
 from . import words
 from .layout import Line, Span, line, paragraph
@@ -35,6 +35,8 @@ class SavedState:
     """Why the state after the last complete step was not saved; empty when it was."""
     goes_on: str = ""
     """The command that goes on with the run; empty where none can."""
+    goes_back: str = ""
+    """After which step it does so, and how many are taken again."""
     why_not: str = ""
     """Why there is none, where that is known."""
 
@@ -52,17 +54,50 @@ def saved_state_of(events: Iterable[Event], run: Path, *, ended_early: bool) -> 
     return SavedState(failed=failed) if failed else None
 
 
-def with_command(saved: SavedState | None, run: Run, events: Iterable[Event]) -> SavedState | None:
-    """The saved state of a run that ended early, with the command that goes on from there."""
+def with_command(
+    saved: SavedState | None, run: Run, events: Iterable[Event], last: int
+) -> SavedState | None:
+    """The saved state of a run that ended early, with the command that goes on from there.
+
+    ``last`` is the last step that the run has taken, -1 for none.
+    """
     events = list(events)
-    if not any(event.kind == "resumable" for event in events) and RESUMED_FROM not in run.meta:
+    followed = any(event.kind == "resumable" for event in events) or RESUMED_FROM in run.meta
+    if not followed and (last < 0 or not _is_script(run, events)):
         return saved
     found = resumable_from(run, events)
     if not found.accepted:
-        return replace(saved or SavedState(), why_not=found.why)
+        return replace(saved or SavedState(), why_not=_why_not(found, saved))
     known = _on_disk(saved or SavedState(), found, run.path)
     command = shlex.join(str(word) for word in run.meta.get("command", ()))
-    return replace(known, goes_on=f"holdfast run --resume {shlex.quote(str(run.path))} {command}")
+    return replace(
+        known,
+        goes_on=f"holdfast run --resume {shlex.quote(str(run.path))} {command}",
+        goes_back=_goes_back(found.step, last),
+    )
+
+
+def _is_script(run: Run, events: Sequence[Event]) -> bool:
+    """Whether this is the run of an unmodified script in one process."""
+    watched = any("counted" in event.data for event in events if event.kind == "last_state")
+    return bool(run.meta.get(DIGEST)) and not watched and not any(e.rank for e in events)
+
+
+def _why_not(found: Resumable, saved: SavedState | None) -> str:
+    if found.reason != NONE_YET or saved is None or not saved.path:
+        return found.why
+    return (
+        "what was saved are the weights and the optimizer, amid a step; the first checkpoint with "
+        "the place of the script too is made after 30 s, or by --set checkpoint.steps=N"
+    )
+
+
+def _goes_back(step: int, last: int) -> str:
+    again = last - step
+    if again <= 0:
+        return f"goes on after step {step}, the last one"
+    steps = f"{words.plural(again, 'step')} after it {'is' if again == 1 else 'are'}"
+    return f"goes back to step {step}: the {steps} taken again"
 
 
 def _on_disk(saved: SavedState, found: Resumable, run: Path) -> SavedState:
@@ -95,6 +130,7 @@ def saved_lines(saved: SavedState | None, width: int) -> list[Line]:
         lines += [line(" " * 10, Span(row, "cyan")) for row in saved.code]
     if saved.goes_on:
         lines += [line("  ", Span("go on   ", "dim"), Span(saved.goes_on, "cyan"))]
+        lines += paragraph(saved.goes_back, indent=10, width=width)
     elif saved.why_not:
         text = f"this run cannot be resumed: {saved.why_not}"
         lines += paragraph(text, label="go on  ", indent=2, width=width, label_style="dim")
@@ -137,7 +173,12 @@ def _saved(event: Event, run: Path, what: str, failed: str = "") -> SavedState:
 
 def _after(data: Mapping[str, Any], step: int) -> str:
     if data.get("source") != "snapshot":
-        return f"state after step {step}"
+        # A watch counts the steps it has made, as its checkpoints do.
+        return (
+            f"state after {words.plural(step + 1, 'step')}"
+            if data.get("counted")
+            else (f"state after step {step}")
+        )
     why = text_in(data, "note")
     return f"newest snapshot, after step {step}{f': {why}' if why else ''}"
 

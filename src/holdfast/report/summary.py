@@ -175,7 +175,7 @@ def summarize_lanes(
         finite_loss=finite[-1].finite_loss if finite else math.nan,
         finite_step=finite[-1].finite_step if finite else -1,
         exception=exception,
-        saved_state=_saved(run, events if early else newest, early=early),
+        saved_state=_saved(run, data, events if early else newest, early=early),
         not_covered=_notes(events, "not_covered", "what", "why"),
         changes=_changes(events),
         actions_taken=(*restart_actions(run.meta), *actions_of(data, lanes)),
@@ -192,9 +192,12 @@ def summarize_lanes(
     )
 
 
-def _saved(run: Run, events: Sequence[Event], *, early: bool) -> SavedState | None:
+def _saved(
+    run: Run, data: Sequence[LaneData], events: Sequence[Event], *, early: bool
+) -> SavedState | None:
     saved = saved_state_of(events, run.path, ended_early=early)
-    return with_command(saved, run, events) if early else saved
+    last = max((int(lane.steps["step"][-1]) for lane in data if len(lane.steps)), default=-1)
+    return with_command(saved, run, events, last) if early else saved
 
 
 def _findings(lane: LaneData, finished: bool) -> Iterable[Finding]:

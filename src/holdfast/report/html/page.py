@@ -173,6 +173,7 @@ def _saved(record: Record) -> Html | None:
         tag("p", tag("code", saved.path), f" ({saved.what})") if saved.path else None,
         copied(saved.code, "Load it") if saved.code else None,
         copied((saved.goes_on,), "Go on from there") if saved.goes_on else None,
+        tag("p", f"It {saved.goes_back}.") if saved.goes_back else None,
         tag("p", f"The run cannot be resumed by holdfast: {saved.why_not}")
         if saved.why_not
         else None,
