@@ -31,6 +31,13 @@ class RunFolderError(HoldfastError):
     """A run folder that cannot be made, found, read or trusted."""
 
 
+class UnwritableFolderError(RunFolderError):
+    """A place that takes no run folder: no permission, a disk that is read-only or full.
+
+    The training is not to blame, and goes on without a record.
+    """
+
+
 class CheckpointError(HoldfastError):
     """A state that cannot be saved, or a checkpoint that cannot be found, read or used."""
 

@@ -20,6 +20,7 @@ import pytest
 
 from holdfast import torch_version
 from holdfast.cli import main
+from holdfast.launcher import supervisor
 from holdfast.run import Run
 
 META: dict[str, Any] = {
@@ -321,9 +322,7 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "run train.py",
-        "run --run-dir out train.py",
-        "run python train.py",
+        "run --restart 1 train.py",
         "demo --run-dir out",
         "train demo --run-dir out",
         "report good --format html",
@@ -333,6 +332,19 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_read_only_folder(capsys: pytest.CaptureFixture[str], command: str):
     assert "Read-only file system" in complain(capsys, command.split())
+
+
+@pytest.mark.usefixtures("read_only")
+@pytest.mark.parametrize("options", [[], ["--run-dir", "out"], ["--quiet"]])
+def test_a_read_only_folder_stops_no_script(monkeypatch: pytest.MonkeyPatch, options: list[str]):
+    said: list[str] = []
+    ended = supervisor.Outcome(pid=0, status=4 << 8)
+    monkeypatch.setattr(supervisor, "say", said.append)
+    monkeypatch.setattr(supervisor, "supervise", lambda argv, run, settings: ended)
+    assert main(["run", *options, "train.py"]) == 4
+    (line,) = said
+    assert line.startswith("holdfast: this run cannot be recorded or saved, but it is guarded: ")
+    assert "Read-only file system" in line
 
 
 @pytest.mark.parametrize("command", ["runs", "report good", "check good", "explain", "--help",
@@ -398,5 +410,5 @@ def test_a_folder_that_is_gone(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    for command in ("run train.py", "run -m pkg", "report", "run -c 1", "demo"):
+    for command in ("run train.py", "run -m pkg", "report", "demo"):
         complain(capsys, command.split())

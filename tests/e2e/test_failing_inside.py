@@ -210,6 +210,35 @@ def test_nowhere_to_write_from_the_first_step_on(bench: Bench):
     assert "Traceback" not in seen.told and "holdfast: " in seen.told
 
 
+def test_a_folder_that_cannot_be_made_lets_the_training_go_on(bench: Bench):
+    """As with a full disk: guarded, not recorded, told once with what to do."""
+    script = bench.write(TRAIN + "train(10, bad=[4])\nprint(model.weight.isfinite().all().item())")
+    words = ["-m", "holdfast", "run", "--run-dir", "/proc/no/run", script]
+    seen = bench.end(bench.start(words))
+    assert (seen.code, seen.text) == (0, "True\n"), seen.told
+    (line,) = seen.told.splitlines()
+    assert line.startswith("holdfast: this run cannot be recorded or saved, but it is guarded: ")
+    assert "cannot write the run folder /proc/no/run" in line and "--run-dir" in line
+    # What such a run would be asked for can be neither kept nor taken up.
+    seen = bench.end(bench.start([*words[:3], "--restart", "1", *words[3:]]))
+    assert (seen.code, seen.text) == (2, "") and "cannot write the run folder" in seen.told
+
+
+def test_a_disk_without_room_for_the_ring_is_told_once_and_truly(bench: Bench):
+    full = """
+import errno
+from holdfast.run import ring
+def no_room(*args):
+    raise OSError(errno.ENOSPC, "No space left on device")
+ring._reserve = no_room
+"""
+    seen = bench.guarded(bench.write(full + TRAIN + "train(10, bad=[4])\n"), options=[])
+    assert seen.code == 0
+    (line,) = seen.told.splitlines()
+    assert line.startswith("holdfast: nothing of this run can be recorded: cannot make the ring")
+    assert "No space left" in line and not bench.path.exists()
+
+
 @pytest.mark.slow
 def test_a_ring_that_is_too_small_drops_and_says_so(bench: Bench):
     """The parent is stopped, so that nobody drains: rows are dropped and counted, never waited."""

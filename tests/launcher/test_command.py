@@ -273,6 +273,37 @@ def test_another_interpreter_is_asked(
     assert not says or (told.startswith("holdfast: unguarded: ") and str(other) in told)
 
 
+@pytest.mark.parametrize(
+    ("words", "better"),
+    [
+        ("{other} train.py --epochs 3", "`holdfast run train.py …`"),
+        ("{other} -m pkg.train", "`holdfast run -m pkg.train`"),
+        ("{other} -u train.py", f"`holdfast run {sys.executable} -u train.py`"),
+        ("./train --epochs 3", f"`holdfast run {sys.executable} ./train --epochs 3`"),
+        ("torchrun train.py", ""),
+    ],
+)
+def test_holdfast_called_by_its_path_names_the_command_for_its_own_environment(
+    folder: Path, words: str, better: str
+):
+    """Its environment has torch and was not activated: nothing is to be installed elsewhere."""
+    other = interpreter_that_answers(folder / "bin" / "python3.9", "3.12.1", "torch")
+    put(folder / "train", f"#!{other}\n")
+    put(folder / "bin" / "torchrun", f"#!{other}\n")
+    told = line(read_command(words.format(other=other).split()))
+    assert better in told and "install" not in told
+    assert f"activate its environment: source {sys.prefix}/bin/activate" in told
+
+
+def test_an_environment_that_lacks_torch_itself_sends_nobody_to_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    other = interpreter_that_answers(folder / "bin" / "python3.9", "3.12.1", "torch")
+    monkeypatch.setattr(interpreter, "NEEDED", ("torch", "no_such_module"))
+    told = line(read_command([str(other), "train.py"]))
+    assert told.endswith("; to guard it, install holdfast in that environment")
+
+
 def test_an_interpreter_that_does_not_answer_is_started_all_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -292,4 +323,4 @@ def test_our_own_interpreter_by_any_name(folder: Path):
 
 def test_the_question_runs_on_this_python():
     read = Command(words=(), argv=(), name="", interpreter=sys.executable)
-    assert interpreter._asked(sys.executable) is None and keeps_out(read) is None
+    assert interpreter._asked(sys.executable) == ("", "") and keeps_out(read) is None

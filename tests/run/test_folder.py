@@ -194,6 +194,30 @@ def test_create_in_says_why_it_cannot(tmp_path: Path) -> None:
             Run.create_in(root, "train.py", {}, WHEN)
 
 
+def test_a_folder_of_runs_that_we_make_stays_out_of_the_repository(
+    tmp_path: Path, full_disk: Limit
+) -> None:
+    ignore = tmp_path / "runs" / ".gitignore"
+    run = Run.create_in(tmp_path / "runs", "train.py", {})
+    assert ignore.read_bytes() == b"*\n" and [r.path for r in Run.list(run.path.parent)]
+    other = Run.create_in(tmp_path / "runs", "train.py", {})
+    assert other.remove_if_empty() and ignore.exists()
+    assert run.remove_if_empty() and not ignore.parent.exists()
+    with full_disk(4), pytest.raises(RunFolderError, match="File too large"):
+        Run.create_in(tmp_path / "runs", "train.py", {})
+    assert not ignore.parent.exists()
+
+
+@pytest.mark.parametrize("content", [None, "*.bin\n"])
+def test_a_folder_of_runs_of_the_user_is_left_as_it_is(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / ".gitignore").write_text(content)
+    Run.create_in(tmp_path, "train.py", {}).remove_if_empty()
+    Run.create_in(tmp_path, "train.py", {})
+    ignore = tmp_path / ".gitignore"
+    assert (ignore.read_text() if ignore.exists() else None) == content
+
+
 def test_lanes_are_claimed_once(run: Run) -> None:
     assert run.claim_lane(0, 11) == "r0"
     assert run.claim_lane(0, 12) == "r0-p12"

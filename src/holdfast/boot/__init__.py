@@ -14,6 +14,8 @@ SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 
 # Environment variables by which the parent configures its child processes.
 RUN_VARIABLE = "HOLDFAST_RUN"
+NO_RUN = "-"
+"""In place of the run folder: guarded, and not recorded, which the parent has said."""
 OWNER_VARIABLE = "HOLDFAST_OWNER"
 SETTINGS_VARIABLE = "HOLDFAST_SETTINGS"
 RESUME_VARIABLE = "HOLDFAST_RESUME"

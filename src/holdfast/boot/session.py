@@ -21,6 +21,7 @@ from ..harmless import visible_line
 from ..torch_version import check_torch
 from . import (
     NEEDED,
+    NO_RUN,
     OWNER_VARIABLE,
     RESUME_VARIABLE,
     RUN_VARIABLE,
@@ -149,7 +150,7 @@ def _make_engine() -> None:
             return _open_recorder(settings.run.ring_mib)
         except HoldfastError as error:
             # Without a record the parent has nothing to say at the end.
-            if not settings.run.quiet:
+            if not settings.run.quiet and os.environ.get(RUN_VARIABLE) != NO_RUN:
                 why = visible_line(str(error))
                 sys.stderr.write(f"holdfast: nothing of this run can be recorded: {why}\n")
             raise
@@ -223,7 +224,7 @@ def record_without_torch() -> None:
     from ..diagnosis.crash.record import ends_the_run, record
 
     error, gave_up = _ended_by()
-    if error is None or not ends_the_run(error):
+    if error is None or not ends_the_run(error) or os.environ.get(RUN_VARIABLE) == NO_RUN:
         return
     recorder = _open_recorder(1)
     environment = {"pid": os.getpid(), "rank": recorder.rank, "python": platform.python_version()}

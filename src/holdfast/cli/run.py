@@ -11,7 +11,7 @@ from typing import NoReturn
 from .. import config
 from ..boot import unguarded
 from ..config.rules import EVERY
-from ..errors import UsageError
+from ..errors import UnwritableFolderError, UsageError
 from ..launcher.command import Command, read_command
 from ._call import check_call
 from ._run_flags import (
@@ -155,6 +155,7 @@ class RunCommand:
         from ..launcher.supervisor import finish, leave_like, say, supervise
         from ..launcher.tracking import Follower
 
+        main = os.environ.get("RANK", "0") == "0"
         point = None
         if resume is not None:
             from . import _resume
@@ -162,8 +163,14 @@ class RunCommand:
             point = _resume.find(resume, settings, command, say)
             if point is not None:
                 say(f"holdfast: goes on from {point['run']} after step {point['step']}")
-        run = start_run(settings, command.name, command.words, point, source=command.source)
-        main = os.environ.get("RANK", "0") == "0"
+        try:
+            run = start_run(settings, command.name, command.words, point, source=command.source)
+        except UnwritableFolderError as error:
+            if point is not None or settings.restart.times:
+                raise  # both live from what a run saves
+            if main:
+                say(f"holdfast: this run cannot be recorded or saved, but it is guarded: {error}")
+            return leave_like(supervise(command.argv, None, settings).status)
         follower = Follower.start(run.path, settings, say) if main else None
         try:
             if settings.restart.times:

@@ -17,6 +17,7 @@ from ..config import Settings
 from ..errors import RunFolderError
 from ..redaction import redact_command
 from ..run import ProcessMark, Run
+from ..run.folder import ignore_runs
 from ..run.life import PROCESS
 from ..run.resumption import DIGEST, RESUMED_FROM, script_digest
 
@@ -50,10 +51,14 @@ def start_run(
             return Run.create(settings.run.dir, meta)
         return Run.create_in(settings.run.root, script, meta)
     path, identity = launch.folder(settings, script), launch.identity
+    new_root = settings.run.dir is None and not path.parent.exists()
     try:
-        return Run.create(path, {**meta, "launch": identity})
+        run = Run.create(path, {**meta, "launch": identity})
     except RunFolderError:
         return _join(path, identity)
+    if new_root:
+        ignore_runs(path.parent)
+    return run
 
 
 def former_life(settings: Settings, script: str) -> Path | None:

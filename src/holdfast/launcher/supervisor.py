@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from .. import config
 from ..boot import (
+    NO_RUN,
     OWNER_VARIABLE,
     RESUME_VARIABLE,
     RUN_VARIABLE,
@@ -74,21 +75,21 @@ class Outcome:
         return self.status != 0 or self.hung is not None
 
 
-def child_environment(run: Run, owner: str, settings: Settings) -> dict[str, str]:
+def child_environment(run: Run | None, owner: str, settings: Settings) -> dict[str, str]:
     """The script's environment: its own, and the variables that load holdfast."""
     environment = dict(os.environ)
     path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([SITE, path] if path else [SITE])
-    environment[RUN_VARIABLE] = str(run.path.resolve())
+    environment[RUN_VARIABLE] = NO_RUN if run is None else str(run.path.resolve())
     environment[OWNER_VARIABLE] = owner
     environment[SETTINGS_VARIABLE] = config.to_json(settings)
-    if RESUMED_FROM in run.meta:
+    if run is not None and RESUMED_FROM in run.meta:
         environment[RESUME_VARIABLE] = str(run.meta[RESUMED_FROM]["checkpoint"])
     return environment
 
 
-def supervise(argv: Sequence[str], run: Run, settings: Settings) -> Outcome:
-    """Run a command guarded, to the end of its process.
+def supervise(argv: Sequence[str], run: Run | None, settings: Settings) -> Outcome:
+    """Run a command guarded, to the end of its process; without a run nothing is recorded.
 
     Raises:
         UsageError: the command cannot be started.
@@ -107,14 +108,13 @@ def supervise(argv: Sequence[str], run: Run, settings: Settings) -> Outcome:
             raise UsageError(
                 f"cannot start {argv[0]}: {error.strerror}; check that it runs without holdfast"
             ) from error
-        try:
-            drain = _open_drain(run, owner, settings)
-        except Exception as error:
-            say(f"holdfast: nothing of this run is recorded: {error}")
-            status = os.waitpid(pid, 0)[1]
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            return Outcome(pid=pid, status=status)
-        drain.child = pid
+        drain = None
+        if run is not None:
+            try:
+                drain = _open_drain(run, owner, settings)
+                drain.child = pid
+            except Exception as error:
+                say(f"holdfast: nothing of this run is recorded: {error}")
         ended, asked = None, list[int]()
         ending = {*ENDING, *(signal.Signals[name] for name in settings.checkpoint.signals)}
         hung = HungProcess(pid, settings.restart.grace)
@@ -123,9 +123,10 @@ def supervise(argv: Sequence[str], run: Run, settings: Settings) -> Outcome:
             ended = _wait(pid, watched, drain, signal_probe, hung, ending, asked, restarts)
         finally:
             hung.bury()
-            drain.close(ended)
+            if drain is not None:
+                drain.close(ended)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for error in drain.errors:
+    for error in () if drain is None else drain.errors:
         say(f"holdfast: could not record everything: {error}")
     assert ended is not None
     if hung.ended_for is not None and not settings.restart.times:
@@ -152,7 +153,7 @@ def _open_drain(run: Run, owner: str, settings: Settings) -> Drain:
 def _wait(
     pid: int,
     watched: set[signal.Signals],
-    drain: Drain,
+    drain: Drain | None,
     signal_probe: SignalProbe,
     hung: HungProcess,
     ending: Collection[int],
@@ -171,12 +172,14 @@ def _wait(
             if info.si_code != _FROM_TERMINAL and not signal_probe.heard(info.si_signo):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, info.si_signo)
-            if info.si_signo in ending:
+            if info.si_signo in ending and drain is not None:
                 drain.saw_signal(signal.Signals(info.si_signo).name)
             continue
         done, status, used = os.wait4(pid, os.WNOHANG)
         if done:
             return Ended(pid, status, used.ru_maxrss * _MAXRSS)
+        if drain is None:
+            continue
         drain.tick()
         hung.tick(drain.hung if restarts else drain.abandoned)
 
@@ -186,10 +189,11 @@ def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:
     from ..report import Terminal, end_summary, make_page
 
     try:
+        told = run.lacks_ring()  # by the script, which had no room to record
         if not run.path.exists():
             say(f"holdfast: the run folder {run.path} was removed; nothing was recorded")
         elif run.remove_if_empty():
-            if main and not quiet and status == 0:
+            if main and not quiet and status == 0 and not told:
                 say("holdfast: no backward pass and no optimizer step were seen; nothing to record")
         elif main:
             code = os.waitstatus_to_exitcode(status)

@@ -14,6 +14,7 @@ The first process of rank 3 writes lane ``r3``, a later one ``r3-p{pid}``.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from typing import Any, Self
 
 import psutil
 
-from holdfast.errors import RunFolderError
+from holdfast.errors import RunFolderError, UnwritableFolderError
 from holdfast.run import jsonl
 from holdfast.run.durable import BINARY, TEMPORARY, replace_file
 from holdfast.run.ring import Ring
@@ -32,8 +33,12 @@ FORMAT = 1
 META = "run.json"
 PAGE, OVERLAY = "report.html", "compare.html"
 TRACK = "track"
+# Runs are no part of a repository: a folder of runs that we make says so to git.
+_IGNORE, _ALL = ".gitignore", b"*\n"
 OWN = "own_folder"
 _List = list  # inside the class the word means Run.list
+# What is wrong with the path that was given, wherever it lies.
+_BAD_NAME = (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 STREAMS = ("events", "findings", "batches", "quarantine")
 
 _LANE = re.compile(r"r(\d+)(?:-p(\d+)(?:-(\d+))?)?")
@@ -100,7 +105,8 @@ class Run:
             ) from error
         except OSError as error:
             _remove_folders(made)
-            raise RunFolderError(
+            kind = RunFolderError if error.errno in _BAD_NAME else UnwritableFolderError
+            raise kind(
                 f"cannot write the run folder {path}: {error.strerror}; choose another with "
                 "--run-dir DIR"
             ) from error
@@ -125,7 +131,13 @@ class Run:
                 continue
             except OSError:
                 break
-            run = cls.create(path, {**meta, OWN: True})
+            if path.parent in made:
+                ignore_runs(path.parent)
+            try:
+                run = cls.create(path, {**meta, OWN: True})
+            except RunFolderError:
+                _remove_folders(made)
+                raise
             run._made = made
             return run
         # Whatever is wrong with this place, create says it in the words it has for it.
@@ -278,6 +290,14 @@ class Run:
         """Remove a ring that has been drained into the files; readers then use those alone."""
         self.ring_path(lane).unlink(missing_ok=True)
 
+    def lacks_ring(self) -> bool:
+        """Whether a process wanted to record and could not make its ring: a full disk."""
+        # The claim is all that is left of it, and needs no space.
+        return any(
+            match["ring"] and not match["temporary"] and path.stat().st_size == 0
+            for path, match in self._files()
+        )
+
     # Leaving no clutter.
 
     def remove_dead_claims(self) -> None:
@@ -404,10 +424,24 @@ def _missing(path: Path) -> Iterator[Path]:
         path = path.parent
 
 
+def ignore_runs(root: Path) -> None:
+    """Keep a folder of runs out of the user's repository; not being able to harms nothing."""
+    with contextlib.suppress(OSError):
+        replace_file(root / _IGNORE, _ALL, exclusive=True)
+
+
 def _remove_folders(paths: tuple[Path, ...]) -> None:
     with contextlib.suppress(OSError):  # rmdir refuses a folder that holds anything
         for path in paths:
-            path.rmdir()
+            ignored = os.listdir(path) == [_IGNORE] and (path / _IGNORE).read_bytes() == _ALL
+            if ignored:
+                (path / _IGNORE).unlink()
+            try:
+                path.rmdir()
+            except OSError:
+                if ignored:  # another run has begun in it meanwhile
+                    ignore_runs(path)
+                raise
 
 
 def _ring_has_rows(path: Path) -> bool:
