@@ -101,9 +101,11 @@ def test_a_carried_state_is_detached_behind_the_line_by_its_own_name(make_rows):
 
 def test_an_evaluation_gets_its_decorator(make_rows):
     data = HELD | {"nodes": 242, "step_nodes": 100, "evaluations": 2, "batches": 5,
-                   "head": [25, "def validate(model):"]}  # fmt: skip
+                   "head": [25, "def validate(model):"], "fix": "function"}  # fmt: skip
     found = judged(make_rows, "evaluation_graphs", data)
     assert found.code == "MEM004"
+    for fix in ("shared", "", None):
+        assert not judged(make_rows, "evaluation_graphs", data | {"fix": fix}).evidence.get("diff")
     assert found.evidence["diff"].splitlines()[1:] == ["+@torch.no_grad()", " def validate(model):"]
 
 

@@ -49,6 +49,18 @@ def decorated(data: Mapping[str, Any], decorator: str) -> str:
     return unified(bare, f"{decorator}\n{bare}", file=file, line=line, indent=indent)
 
 
+def wrapped(data: Mapping[str, Any], head: str) -> str:
+    """The statement inside of a ``with``, as a diff; empty where its lines cannot be moved in."""
+    code = _code(data)
+    try:
+        (node,) = ast.parse(code).body
+    except (SyntaxError, ValueError):
+        return ""
+    if hasattr(node, "body") or '"""' in code or "'''" in code:
+        return ""
+    return replaced(data, f"{head}\n{textwrap.indent(code, '    ')}")
+
+
 def detached(code: str) -> str:
     """A statement that stores a value, storing it without its graph; empty where it is no such.
 

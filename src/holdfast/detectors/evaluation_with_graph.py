@@ -9,7 +9,7 @@ from typing import Any
 from ..types import Event, Severity
 from ._events import number
 from ._memory import MemoryDetector, at, code_of
-from ._source_change import decorated
+from ._source_change import decorated, wrapped
 from .base import Detector
 
 
@@ -29,7 +29,8 @@ class EvaluationWithGraph(MemoryDetector):
         ``key``: line; ``nodes`` of the graphs built in the last such evaluation; ``step_nodes``:
         those of a training step, 0 where unknown; ``evaluations``: how many there were; ``batches``
         in the last one, where it took them from a DataLoader; ``headline``, ``source``, the
-        statement and the lines around it, and ``diff``, the fix where it is one line.
+        statement and the lines around it, and ``diff``, the fix, where the source says that
+        training does not come by.
 
     Usual causes:
         - ``model.eval()`` without ``torch.no_grad()``: ``eval()`` changes dropout and batch norm
@@ -38,8 +39,10 @@ class EvaluationWithGraph(MemoryDetector):
         - A validation step that is the training step without ``backward``.
 
     What to do:
-        1. ``with torch.no_grad():`` around the loop, or ``@torch.no_grad()`` on the function;
-           ``torch.inference_mode()`` is faster still where autograd never sees the results again.
+        1. ``with torch.no_grad():`` around the call in the evaluation, and around its loop where
+           nothing trains in it; ``@torch.no_grad()`` only on a function that training does not
+           call: on ``forward`` it ends the training. ``torch.inference_mode()`` is faster still
+           where autograd never sees the results again.
         2. Collect numbers: ``loss.item()``, ``pred.cpu()``.
 
     False alarms:
@@ -100,18 +103,36 @@ class EvaluationWithGraph(MemoryDetector):
         )
 
     def next_move(self, event: Event) -> str:
-        """Where to write ``no_grad``."""
-        line = code_of(event.data)
-        around = f"`{line}` and its loop" if line else "the evaluation loop"
-        return f"put `with torch.no_grad():` around {around}, or @torch.no_grad() on the function"
+        """Where ``no_grad`` may stand without harm to the training."""
+        data, line = event.data, code_of(event.data)
+        call = f"`{line}`" if line else "the call"
+        if data.get("fix") == "shared":
+            return (
+                f"training runs {call}, too: put `with torch.set_grad_enabled(training):` around "
+                "it, where training is False in the evaluation"
+            )
+        around = f"{call} and its loop" if data.get("loop") else call
+        if data.get("fix") == "function":
+            return (
+                f"put `with torch.no_grad():` around {around}, or @torch.no_grad() on the function"
+            )
+        if data.get("fix") == "statement":
+            return f"put `with torch.no_grad():` around {around}"
+        return (
+            f"put `with torch.no_grad():` around the evaluation that leads to {call}, not on what "
+            "training calls"
+        )
 
     def headline(self, event: Event) -> str:
         """What it lacks."""
         return "evaluation without no_grad"
 
     def diff(self, event: Event) -> str:
-        """The decorator above the function; at module level there is none to put it on."""
-        return decorated(event.data, "@torch.no_grad()")
+        """The decorator or the ``with``, where the source says that training does not come by."""
+        fix = event.data.get("fix")
+        if fix == "function":
+            return decorated(event.data, "@torch.no_grad()")
+        return wrapped(event.data, "with torch.no_grad():") if fix == "statement" else ""
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """How much and how often."""

@@ -42,8 +42,9 @@ class Change:
     line: int
     function: str
     count: int = 1
-    outside: tuple[str, int, str] | None = None
-    """File, line and function that called the model, where the line is inside of one."""
+    calls: tuple[tuple[str, int, str], ...] = ()
+    """File, line and function of the user's calls that led there, innermost first: from the line,
+    or, where it is inside of a model, from the one that called the outermost model."""
 
 
 class Watchpoint:
@@ -149,16 +150,19 @@ class Watchpoint:
             if (change.file, change.line) == (code.co_filename, line):
                 change.count += 1
                 return
-        known.append(Change(code.co_filename, line, code.co_name, outside=_caller(frame)))
+        known.append(Change(code.co_filename, line, code.co_name, calls=_calls(frame, line)))
 
 
-def _caller(frame: FrameType) -> tuple[str, int, str] | None:
-    """The user's line from which the outermost model that is at work was called."""
-    found, inside = None, False
-    for at in frames_from(frame):
+def _calls(frame: FrameType, line: int) -> tuple[tuple[str, int, str], ...]:
+    """The user's lines that are at work, without those inside of a model that was called."""
+    found, inside = [(frame.f_code.co_filename, line, frame.f_code.co_name)], False
+    for at in frames_from(frame.f_back):
         file = at.f_code.co_filename
         if at.f_code.co_name == "_wrapped_call_impl" and file.endswith("module.py"):
             inside = True
-        elif inside and kind_of(file) == "user":
-            found, inside = (file, at.f_lineno, at.f_code.co_name), False
-    return found
+        elif kind_of(file) == "user":
+            if inside:
+                found.clear()
+            found.append((file, at.f_lineno, at.f_code.co_name))
+            inside = False
+    return tuple(found)

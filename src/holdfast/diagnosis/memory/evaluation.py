@@ -20,9 +20,8 @@ from typing import Any
 import torch
 
 from ..dynamo import compilations
-from ..source.loops import head_of
-from ..source.place import place_told
 from ..watchpoint import Change, Watchpoint
+from . import unused_graphs
 from .graphs import now, touches
 
 # Evaluations whose lines are followed, and for how long each.
@@ -240,8 +239,6 @@ class Evaluation:
             # The line is seen next time.
             self._followed = min(self._followed, _FOLLOWED - 1)
             return
-        change = window.changes[0]
-        file, line, function = change.outside or (change.file, change.line, change.function)
         self._record(
             "evaluation_graphs",
             {
@@ -249,9 +246,7 @@ class Evaluation:
                 "step_nodes": self._jumps.typical,
                 "evaluations": self._count,
                 "batches": window.batches,
-                "function": function,
                 "seen": "trace",
-                "head": head_of(file, line),
-                **place_told(file, line),
+                **unused_graphs.told(window.changes[0].calls),
             },
         )
