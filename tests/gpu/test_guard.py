@@ -14,6 +14,7 @@ from torch import nn
 
 from holdfast.actions.switch_to_fused import _ADAGRAD_ON_CUDA
 
+from ..guard import foreign
 from ..guard.conftest import MakeEngine
 from ..guard.conftest import make_engine as make_engine
 from ..guard.loops import differences, poisoned_steps, train
@@ -216,3 +217,41 @@ def test_phases_and_memory_are_measured(make_engine: MakeEngine) -> None:
         assert len(timed) >= 4 and (timed > 0).all(), "one step in eight"
     sampled = rows["mem_allocated"][np.isfinite(rows["mem_allocated"])]
     assert len(sampled) >= 2 and (sampled > 0).all()
+
+
+@pytest.mark.parametrize("optimizer", [foreign.Clamped, foreign.Counting, foreign.CountingAdam])
+def test_a_step_of_the_script_s_own(make_engine: MakeEngine, optimizer: Any) -> None:
+    """What its class keeps is put back on the device, its numbers once the flag is here."""
+
+    def train_on(bad: set[int], *, poison: bool) -> tuple[list[torch.Tensor], Any]:
+        engine = make_engine(replay=False, explain=False)
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)).cuda()
+        opt = optimizer(net.parameters())
+        nan = torch.tensor(float("nan"), device="cuda")
+        inputs = [torch.randn(16, 8, device="cuda") for _ in range(40)]
+
+        def steps(first: int, last: int) -> None:
+            for step in range(first, last):
+                if step not in bad or poison:
+                    loss = net(inputs[step]).square().mean()
+                    (loss * nan if step in bad else loss).backward()
+                    opt.step()
+                    opt.zero_grad()
+
+        steps(0, 4)
+        torch.cuda.synchronize()
+        with no_syncs():
+            steps(4, 40)
+        torch.cuda.synchronize()
+        engine.close()
+        assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+        return [*net.parameters(), *getattr(opt, "moments", ())], getattr(opt, "k", 0)
+
+    poisoned, counted = train_on({9, 17, 30}, poison=True)
+    clean, expected = train_on({9, 17, 30}, poison=False)
+    assert counted == expected
+    # The others divide by a count that is one too high until the flag has arrived.
+    near = {} if optimizer is foreign.Clamped else {"rtol": 1e-2, "atol": 1e-3}
+    for one, other in zip(poisoned, clean, strict=True):
+        torch.testing.assert_close(one, other, **(near or {"rtol": 0, "atol": 0}))

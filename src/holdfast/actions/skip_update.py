@@ -3,25 +3,29 @@
 Three ways, chosen by where the decision is known and what the optimizer can do:
 
 - ``HideGradients``: the host knows the step is bad. Every gradient is hidden during ``step()``,
-  which every optimizer treats as "nothing to do": no state is created, nothing moves.
+  which torch's own optimizers treat as "nothing to do": no state is created, nothing moves. Others
+  are not called at all (``foreign_step``).
 - ``RaiseFoundInf``: the decision is a device tensor and the kernel is fused. The kernels of
   Adam, AdamW, SGD and Adagrad read ``optimizer.found_inf`` and change nothing when
   it is exactly 1.0.
 - ``Snapshot``: the decision is a device tensor and the optimizer has no fused form. Weights and
   state are copied before the step and put back after it by one kernel that does nothing on a
-  good step. Of what is spread over ranks each rank copies its part.
+  good step, and so is what a class of the script keeps on itself. Of what is spread over ranks each
+  rank copies its part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ..shards import local
+from ._kept_state import is_foreign, own_attributes
 from ._restore_kernel import Restorer
 
 _MISSING = object()
@@ -108,7 +112,7 @@ Place = tuple[Any, Any]  # the container that holds a counter, and its key
 class _Plan:
     """Everything that one optimizer may change in a step, cached while it is valid."""
 
-    def __init__(self, optimizer: Optimizer, device: torch.device) -> None:
+    def __init__(self, optimizer: Optimizer, device: torch.device, *, foreign: bool) -> None:
         self.live: list[Tensor] = []
         self.counters: list[Place] = []
         self.flat = True
@@ -117,7 +121,19 @@ class _Plan:
             for parameter in group["params"]:
                 self._add(parameter, None, None, device)
                 self._add_all(optimizer.state.get(parameter) or {}, device)
-        self.signature = signature(optimizer)
+        if foreign:
+            self._add_own(optimizer, device)
+        self.signature = signature(optimizer, foreign=foreign)
+
+    def _add_own(self, optimizer: Optimizer, device: torch.device) -> None:
+        """What a class of the script keeps on itself: slow weights, numbers that it counts."""
+        known = {t.data_ptr() for t in self.live}
+        for name, value in own_attributes(optimizer).items():
+            if type(value) in (int, float):
+                self.counters.append((vars(optimizer), name))
+            for tensor in _tensors_in(value):
+                if tensor.device.type == device.type and tensor.data_ptr() not in known:
+                    self.live.append(local(tensor).detach())
 
     def _add_all(self, holder: Any, device: torch.device) -> None:
         items = holder.items() if isinstance(holder, dict) else enumerate(holder)
@@ -143,11 +159,28 @@ class _Plan:
                 self._add(inner, None, None, device)
 
     def read(self) -> list[float]:
-        """The counters as they are now."""
-        return [float(holder[key]) for holder, key in self.counters]
+        """The counters as they are now; 0 for one that is none any more."""
+        return [_number(holder, key) for holder, key in self.counters]
 
 
-def signature(optimizer: Optimizer) -> list[int]:
+def _number(holder: Any, key: Any) -> float:
+    value = holder.get(key) if isinstance(holder, dict) else holder[key]
+    return float(value) if isinstance(value, Tensor | int | float) else 0.0
+
+
+def _tensors_in(value: object) -> Iterator[Tensor]:
+    """Tensors in lists and dictionaries; other optimizers look after their own."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _tensors_in(inner)
+    elif isinstance(value, list | tuple | deque):
+        for inner in value:
+            yield from _tensors_in(inner)
+
+
+def signature(optimizer: Optimizer, *, foreign: bool) -> list[int]:
     """Changes when a tensor of the optimizer is replaced or state appears."""
     ids: list[int] = []
     state = optimizer.state
@@ -157,6 +190,8 @@ def signature(optimizer: Optimizer) -> list[int]:
             held = state.get(parameter)
             if held:
                 ids += [id(v) for v in held.values() if isinstance(v, Tensor)]
+    if foreign:
+        ids += map(id, _tensors_in(own_attributes(optimizer)))
     return ids
 
 
@@ -168,12 +203,15 @@ class Snapshot:
         self._copies: list[Tensor] = []
         self._before: list[float] = []
         self._restorer = Restorer()
+        self._foreign: bool | None = None
 
     def before(self, optimizer: Optimizer, device: torch.device) -> None:
         """Copy everything the step may change."""
+        if self._foreign is None:
+            self._foreign = is_foreign(type(optimizer))
         plan = self._plan
-        if plan is None or not plan.flat or plan.signature != signature(optimizer):
-            plan = self._plan = _Plan(optimizer, device)
+        if not self._holds(plan, optimizer):
+            plan = self._plan = _Plan(optimizer, device, foreign=self._foreign)
             if len(self._copies) != len(plan.live) or not all(map(_alike, self._copies, plan.live)):
                 self._copies = [torch.empty_like(t) for t in plan.live]
         if plan.live:
@@ -190,14 +228,20 @@ class Snapshot:
         if plan is None:
             return []
         live = plan.live
-        if not plan.flat or plan.signature != signature(optimizer):
+        if not self._holds(plan, optimizer):
             # The step replaced tensors of its state: what is there now goes back.
-            now = _Plan(optimizer, flag.device)
+            now = _Plan(optimizer, flag.device, foreign=bool(self._foreign))
             if len(now.live) == len(live) and all(map(_alike, self._copies, now.live)):
                 live = now.live
         self._restorer.restore(list(zip(live, self._copies, strict=True)), flag)
         moved = [a - b for a, b in zip(plan.read(), self._before, strict=True)]
         return [(place, by) for place, by in zip(plan.counters, moved, strict=True) if by]
+
+    def _holds(self, plan: _Plan | None, optimizer: Optimizer) -> TypeGuard[_Plan]:
+        """Whether a plan is about the tensors that the optimizer has now."""
+        if plan is None or not plan.flat:
+            return False
+        return plan.signature == signature(optimizer, foreign=bool(self._foreign))
 
     @staticmethod
     def take_back(moved: Sequence[tuple[Place, float]]) -> None:

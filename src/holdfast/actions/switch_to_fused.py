@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torch.torch_version import TorchVersion
 
 from ..shards import is_sharded
+from ._kept_state import is_foreign
 
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 SPREAD = (torch.optim.Adam, torch.optim.AdamW)
@@ -55,8 +56,10 @@ _MANY = 4
 
 
 def is_fused(optimizer: Optimizer) -> bool:
-    """Whether every group runs a fused kernel that reads ``found_inf``."""
-    return isinstance(optimizer, FUSED) and all(g.get("fused") for g in optimizer.param_groups)
+    """Whether every group runs a fused kernel that reads ``found_inf``, and nothing else does."""
+    if not isinstance(optimizer, FUSED) or is_foreign(type(optimizer)):
+        return False
+    return all(g.get("fused") for g in optimizer.param_groups)
 
 
 def reason_not_fused(optimizer: Optimizer, grads: list[Tensor]) -> str:

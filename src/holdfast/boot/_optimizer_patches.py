@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from collections.abc import Callable
 from time import perf_counter
 from types import CodeType
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from ..actions.foreign_step import skippable, unless_skipped
 from ..actions.prepared_update import STEPS, steps_of
 from ._patch import Function, GetEngine, Patch
 
@@ -37,10 +39,10 @@ _record = torch._C._set_grad_enabled
 def _step(engine_of: GetEngine, original: Function) -> Function:
     if getattr(original, "__globals__", None) is globals():
         return original  # inherited, and replaced in the parent already
-    hooked = original
-    if not getattr(original, "hooked", False):
-        hooked = Optimizer.profile_hook_step(original)
     wrapper, arithmetic = _code_of_hooks(), _bare(original)
+    inside = inspect.unwrap(original, stop=lambda step: step.__code__ is not wrapper)
+    # Hooks of the script look at the gradients: these are not hidden, the step is not called.
+    hooked = Optimizer.profile_hook_step(unless_skipped(inside))
     # The two that install() registers are called directly here.
     before, after = _hooks("_global_optimizer_pre_hooks"), _hooks("_global_optimizer_post_hooks")
 
@@ -114,6 +116,21 @@ def _computed(closure: Any = None) -> Any:
         return closure()
     finally:
         _record(False)
+
+
+def wrap_foreign_step(kind: Any) -> Callable[[], None]:
+    """Make the steps of a class skippable that is the script's own; returns what undoes it."""
+    own = kind.__dict__.get("step")
+    known = kind.step
+    hooked = getattr(known, "__code__", None) is _code_of_hooks()
+    replacement = skippable(known.__wrapped__ if hooked else known, hooked=hooked)
+    if hooked:
+        replacement = Optimizer.profile_hook_step(replacement)
+        vars(replacement)["hooked"] = True
+    kind.step = replacement
+    if own is None:
+        return functools.partial(delattr, kind, "step")
+    return functools.partial(setattr, kind, "step", own)
 
 
 def _zero_grad(engine_of: GetEngine, original: Function) -> Function:

@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ..actions import direct_calls, replace_sample, split_batch
+from ..actions import direct_calls, foreign_step, replace_sample, split_batch
 from ..diagnosis.memory import evaluation
 from ..diagnosis.throughput import host_reads
 from ..guard.finite_loss import frees_graph
@@ -226,6 +226,7 @@ def install(engine_of: GetEngine) -> None:
         )
     split_batch.offer(functools.partial(_hook_calls, engine_of))
     replace_sample.offer(fetch_in_worker)
+    foreign_step.offer(lambda kind: _undo.append(_optimizer_patches.wrap_foreign_step(kind)))
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
         engine = None if torch.compiler.is_compiling() else engine_of()
@@ -254,6 +255,7 @@ def uninstall() -> None:
         _take_out_order(what)
     split_batch.withdraw()
     replace_sample.offer(None)
+    foreign_step.offer(None)
     while _undo:
         _undo.pop()()
 

@@ -1,8 +1,8 @@
 """How a step of one optimizer is skipped: armed before the step, settled after it.
 
-Three ways, by what the optimizer can do: gradients that are known to be bad on the host are hidden
-from it; a fused kernel reads ``found_inf`` by itself; any other step runs and is undone by one
-kernel from a copy.
+By what the optimizer can do: gradients that are known to be bad on the host are hidden from torch's
+own, and a step of the script's is not called; a fused kernel reads ``found_inf`` by itself; any
+other step runs and is undone by one kernel from a copy.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..actions import foreign_step
+from ..actions.foreign_step import NOT_CALLED, PUT_BACK
 from ..actions.skip_update import HideGradients, RaiseFoundInf, Snapshot
 from ..actions.switch_to_fused import begin_momentum
 from ..probes.readback import wait_for
@@ -37,9 +39,11 @@ class ArmedSkip:
         self._last: Sequence[int] = ()
 
     def hide(self, optimizer: Optimizer) -> None:
-        """The step is known to be bad: the optimizer finds no gradients."""
-        self._hide.before(optimizer)
-        self.armed = HIDDEN
+        """The step is known to be bad: it is not called, or without gradients, or undone."""
+        self.armed = foreign_step.skip(optimizer)
+        if not self.armed:
+            self._hide.before(optimizer)
+            self.armed = HIDDEN
 
     def on_device(
         self,
@@ -88,6 +92,8 @@ class ArmedSkip:
         armed, self.armed = self.armed, ""
         if armed == HIDDEN:
             self._hide.after()
+        elif armed in (NOT_CALLED, PUT_BACK):
+            foreign_step.settle(optimizer)
         elif armed == FUSED:
             self._raise.after(optimizer)
         elif armed == SNAPSHOT and flag is not None:

@@ -39,6 +39,7 @@ def with_guard(
         nonlocal calls
         result = closure()
         calls += 1
+        vars(guarded_closure)["result"] = result  # of a step that is undone and returns nothing
         if calls == 1:
             decide()
         else:

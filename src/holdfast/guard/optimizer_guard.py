@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from ..actions import switch_to_fused
+from ..actions import foreign_step, switch_to_fused
+from ..actions.foreign_step import NOT_CALLED
 from ..actions.restore_buffers import BufferKeeper
 from ..actions.skip_update import Snapshot
 from ..config import GuardSettings
@@ -104,6 +105,8 @@ class OptimizerGuard:
             self._learn(parameters)
         whole = self.whole
         if not grads and whole is None:
+            if leave_out and not self.detect_only:
+                self.skip.hide(optimizer)
             self.note_losses(record, losses)
             return
         easy = bool(grads) and norms.easy(grads)
@@ -242,7 +245,8 @@ class OptimizerGuard:
     def _act_on_host(
         self, optimizer: Optimizer, record: StepRecord, grads: list[Tensor], *, may_skip: bool
     ) -> None:
-        self.how = DETECT if self.detect_only else HIDDEN
+        own = not foreign_step.is_foreign(type(optimizer))
+        self.how = DETECT if self.detect_only else HIDDEN if own else NOT_CALLED
         if not (record.late or self.detect_only):
             self._form.on_host(optimizer, grads)
         if (record.bad or record.wild) and may_skip:
@@ -374,6 +378,7 @@ class OptimizerGuard:
         why = {
             DETECT: self.detect_only,
             HIDDEN: "the decision is known on the host before the step",
+            NOT_CALLED: "its step is the script's own, and the decision is known before it",
             FUSED: "the kernel itself skips the step",
             SNAPSHOT: f"{self.cls} cannot skip by itself",
         }

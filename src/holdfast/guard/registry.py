@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..actions import foreign_step
 from ..actions.restore_buffers import BufferKeeper
 from ..config import Settings
 from ..policy import Policy
@@ -59,6 +60,7 @@ class OptimizerRegistry:
                 Outliers(self._settings, self._policy, self.comparability),
             )
             self._count += 1
+            foreign_step.wrap_class(optimizer)
         parameters = parameters_of(optimizer)
         if len(guard.layers) != len(parameters):
             roots = self.models_of(parameters, models)

@@ -38,6 +38,7 @@ _EARLY = ("failed", "killed", "interrupted", "stopped")
 _HOW = {
     "fused": "skipped by its fused kernel",
     "hidden gradients": "skipped by hiding their gradients from it",
+    "not called": "skipped by not calling its step",
     "snapshot": "undone from a snapshot",
     "detect only": "only detected",
 }

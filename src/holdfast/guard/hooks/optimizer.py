@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ...actions import foreign_step
 from ...probes.ranks import ranks
 from ...probes.readback import wait_for
 from ...probes.replicas import EVERY as REPLICAS_EVERY
@@ -140,6 +141,7 @@ class OptimizerHooks(EnginePart):
             return None
 
         def decide() -> None:
+            foreign_step.gradients_made(optimizer)
             self.step_begins(optimizer, (), {})
             self._finite_loss.inside = True
 
@@ -213,6 +215,8 @@ class OptimizerHooks(EnginePart):
                 return
         self._fast_paths.forget(optimizer)
         guard, parameters = self._training.registry.with_parameters(optimizer)
+        if not guard.how:
+            foreign_step.wrap_caller(optimizer, sys._getframe())
         record = self._records.begin(optimizer, guard)
         self._open[id(optimizer)] = guard, record
         writer, recovery = self._writer, self._recovery
