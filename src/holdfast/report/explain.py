@@ -30,7 +30,7 @@ def explain_lines(detector: type[Detector], width: int = 0) -> list[Line]:
     lines = [
         line(Span(detector.code, "bold"), "  ", Span(detector.name, "bold"), f"  ({facts})"),
         *(line(*_spans(row)) for row in _reflowed([page.summary], width or WIDTH)),
-        *(line(row) for row in _reflowed(severities, width or WIDTH)),
+        *(line(row) for row in _reflowed(severities, min(width or WIDTH, WIDTH))),
     ]
     for title, body in page.sections.items():
         lines += [line(), line(Span(title, "bold"))]
