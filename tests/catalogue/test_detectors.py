@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from holdfast.detectors import (
 )
 from holdfast.detectors._ranks import RankDetector
 from holdfast.detectors.judge import Judge
+from holdfast.report.cause import cause_of, title_of
 from holdfast.types import Event, Finding, Severity
 
 NAN, INF = np.nan, np.inf
@@ -238,7 +240,7 @@ def test_silent_on_healthy_runs(make_rows, kind, seed):
 
 @each
 def test_a_document_names_every_severity_that_its_findings_may_have(detector):
-    tree = ast.parse(inspect.getsource(inspect.getmodule(detector)))
+    tree = ast.parse(Path(inspect.getfile(detector)).read_text())
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     named = {
         Severity[node.attr]
@@ -257,3 +259,13 @@ def test_a_document_names_every_severity_that_its_findings_may_have(detector):
     if plain and detector.severity is Severity.ERROR:
         named.add(Severity.WARNING)
     assert named <= {detector.severity, *(other for other, _ in detector.other_severities)}
+
+
+@each
+def test_titles_keep_the_names_of_the_script_and_no_quote_ends_in_two_colons(detector, make_rows):
+    for finding in scan(detector, make_rows(8, **columns_of(detector))):
+        cause = cause_of(finding)
+        title, headline = title_of(finding, cause), (cause and cause.headline) or ""
+        path = str(finding.evidence.get("path") or "")
+        assert path not in headline.split() or path in title.split()
+        assert "::" not in f"{finding.message} {finding.advice} {title}"

@@ -69,7 +69,7 @@ WORDS: list[tuple[str, str, list[Any], str, str]] = [
     ("div", "y = x / x.mean()", [MINUS, stat(0.0, 0.0, zeros=1, **SCALAR)], "0 / 0",
      "the divisor is 0"),
     ("div", "y = x / total_loss_of(x)", [stat(), stat(0.0, 0.0, zeros=1, **SCALAR)],
-     "division by 0", "else use torch.where(d == 0, 1e-12, d)"),
+     "division by 0", "else replace a divisor of 0 by 1e-12"),
     ("div", "y = x / step", [POSITIVE], "0 / 0", "the divisor is the number 0"),
     ("div", "y = x / y", [stat(inf=3), POSITIVE], "infinity goes into div",
      "look at what made them"),
@@ -95,7 +95,8 @@ WORDS: list[tuple[str, str, list[Any], str, str]] = [
     ("StdBackward0", "s = x.std(0)", [POSITIVE], "std of equal values in backward", "x.var("),
     ("LinalgVectorNormBackward0", "d = x.norm(p=1)", [POSITIVE], "norm of a zero",
      "add an epsilon under the root"),
-    ("DivBackward0", "y = a / b", [POSITIVE], "division by 0 in backward", "torch.where(d == 0"),
+    ("DivBackward0", "y = a / b", [POSITIVE], "division by 0 in backward",
+     "torch.where(b == 0, 1e-12, b)"),
     ("MulBackward0", "y = a * b", [ZERO], "0 * inf in backward", "before the product"),
     ("tan", "y = torch.tan(x)", [POSITIVE], "tan returned non-finite values",
      "knows no rule"),
@@ -172,6 +173,16 @@ def test_a_clamp_behind_a_root_would_leave_its_gradient_nan(line):
     around = [[87, f"    {line}"], [88, "    u = v / length"]]
     cure = told("div", "u = v / length", ZERO, stat(0.0, zeros=1, numel=40), excerpt=around)
     assert "inside the square root" in cure.text and not cure.diff
+
+
+@pytest.mark.parametrize("made", ["a.norm(dim=1, keepdim=True)", "a.std()", "a.abs().view(-1)"])
+def test_a_divisor_that_the_line_above_makes_positive_is_clamped(made):
+    around = [[87, f"    q = {made}"], [88, "    u = a / q"]]
+    cure = told("div", "u = a / q", ZERO, stat(0.0, 0.0, zeros=1, numel=1), excerpt=around)
+    assert "u = a / q.clamp_min(1e-12)" in cure.diff
+    around[0][1] = "    q = a.mean()"
+    cure = told("div", "u = a / q", ZERO, stat(0.0, 0.0, zeros=1, numel=1), excerpt=around)
+    assert not cure.diff and "torch.where(q == 0, 1e-12, q)" in cure.text
 
 
 def test_what_torch_computes_without_the_zero_is_named():

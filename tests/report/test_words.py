@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from holdfast.report import words
+from holdfast.report.cause import cause_of, title_of
+from holdfast.types import Finding, Severity
 
 
 def shown(text):
@@ -51,3 +54,14 @@ def test_ranks(numbers, text):
 def test_a_loss_never_seen_is_not_told():
     assert words.loss_change(math.nan, 1.0) == ""
     assert words.loss_change(2.0, 1.0) == "loss 2 → 1"
+
+
+def test_a_name_of_the_script_keeps_its_case():
+    code = "history.append((net(x) ** 2).mean())"
+    found = Finding(
+        code="MEM002", name="graph_kept", severity=Severity.WARNING, step=1, message="", advice="",
+        evidence={"headline": "history keeps the graphs alive", "source": {"code": code}},
+    )  # fmt: skip
+    assert title_of(found, cause_of(found)) == "history keeps the graphs alive"
+    other = replace(found, evidence={"headline": "net of equal values", "source": {"code": code}})
+    assert title_of(other, cause_of(other)) == "Net of equal values"  # it is called here

@@ -136,8 +136,8 @@ def _ours(event: Event) -> bool:
 
 
 def _said(facts: Facts) -> str:
-    """Class and first line, as the last line of a traceback has them."""
-    first = (facts.message.strip().splitlines() or [""])[0]
+    """Class and first line of the message, without a colon that announces the next one."""
+    first = (facts.message.strip().splitlines() or [""])[0].rstrip(": ")
     return f"{facts.type}: {first}" if first else facts.type
 
 

@@ -20,6 +20,10 @@ _LINE = 240
 _LINES = 40
 _SAMPLES = 16
 
+# Where evidence has a name of the script's own; and one in its code that is no attribute, no call.
+_NAMED = ("path", "name", "variable", "layer")
+_IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w|\s*\()")
+
 _PHASES = {
     "forward": "in the forward pass",
     "backward": "in the backward pass",
@@ -173,6 +177,21 @@ def cause_of(finding: Finding) -> Cause | None:
         samples=tuple(map(str, _list(evidence.get("samples")))),
         layer=_text(data.get("layer")),
     )
+
+
+def title_of(finding: Finding, cause: Cause | None) -> str:
+    """The fault as the title of its section; the script's own names keep their case."""
+    title = (cause and cause.headline) or finding.name.replace("_", " ")
+    return words.capital(title, names_in(finding, cause))
+
+
+def names_in(finding: Finding, cause: Cause | None) -> set[str]:
+    """Names of the script's own in what is said of a finding: its variables and layers."""
+    evidence = finding.evidence
+    given = {**_mapping(evidence.get("cause")), **evidence}
+    names = {_text(given.get(key)) for key in _NAMED}
+    code = cause.code if cause is not None else ""
+    return names | set(_IDENTIFIER.findall(code))
 
 
 def _stats(data: Mapping[str, Any]) -> tuple[Stat, ...]:

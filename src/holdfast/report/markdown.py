@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..harmless import visible
 from . import words
-from .cause import STAT_COLUMNS, Cause, cause_of
+from .cause import STAT_COLUMNS, Cause, cause_of, title_of
 from .crash import VALUE_COLUMNS, CrashDetails, crash_of
 from .environment import environment_of, guard_cost_words, lane_notes
 from .facts import facts_of, groups_to_show
@@ -67,7 +67,7 @@ def _findings(record: Record) -> Iterator[str]:
 
 def _finding(group: FindingGroup, *, several_ranks: bool) -> Iterator[str]:
     finding, cause = group.finding, cause_of(group.finding)
-    title = words.capital((cause and cause.headline) or finding.name.replace("_", " "))
+    title = title_of(finding, cause)
     yield f"### {text(finding.code)} {text(title)} ({finding.severity.word})"
     if cause and (cause.where or cause.place):
         where = [code(cause.where) if cause.where else "", text(cause.place)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..types import Finding, Severity
 from . import words
-from .cause import cause_of
+from .cause import cause_of, names_in
 from .restarts import restart_line
 from .summary import RunSummary
 
@@ -67,7 +67,8 @@ def _finished(summary: RunSummary) -> str:
     if not summary.findings:
         also = f"; {change}" if change else ""
         return f"No problem was found in {words.plural(summary.steps, 'step')}{also}."
-    what = words.capital(headline_of(summary.findings[0]))
+    worst = summary.findings[0]
+    what = words.capital(headline_of(worst), names_in(worst, cause_of(worst)))
     others = len(summary.findings) - 1
     more = f", and {words.plural(others, 'other finding')}" if others else ""
     return f"{what}{more}: {_fate(summary)}."

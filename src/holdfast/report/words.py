@@ -7,7 +7,7 @@ them apart; ``layout`` turns them into ordinary ones in the end.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..types import Finding, Severity
 
@@ -156,11 +156,16 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def capital(text: str) -> str:
+def capital(text: str, names: Collection[str] = ()) -> str:
     """A capital for the first word of a sentence, unless it is the name of something.
+
+    Args:
+        text: the sentence.
+        names: what the script calls its own: variables, layers.
 
     >>> capital("log of 0"), capital("inf in a.weight"), capital("head.bias is NaN")
     ('Log of 0', 'inf in a.weight', 'head.bias is NaN')
     """
     first = text.split(" ")[0]
-    return text[:1].upper() + text[1:] if first.isalpha() and first != "inf" else text
+    own = not first.isalpha() or first == "inf" or first in names
+    return text if own else text[:1].upper() + text[1:]

@@ -34,9 +34,14 @@ class Line:
         """``model.py:12`` without folders; empty where unknown."""
         return f"{base_name(self.file)}:{self.line}" if self.line else ""
 
+    @property
+    def quoted(self) -> str:
+        """Its code within a sentence: without the colon or comma at its end."""
+        return self.code.rstrip(",: ")
+
     def told(self) -> str:
         """`` (model.py:12: x = pool(x))`` for the end of a phrase."""
-        return f" ({self.where}: {clip(self.code.rstrip(','), 60)})" if self.where else ""
+        return f" ({self.where}: {clip(self.quoted, 60)})" if self.where else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ def _made_input(crash: Crash, shape: tuple[int, ...]) -> str:
     named = crash.tensor(shape)
     origin = crash.origin(named.name) if named is not None else Line()
     origin = origin if origin.line else crash.first_origin()
-    return f", made at {origin.where}: {origin.code[:60]}" if origin.line else ""
+    return f", made at {origin.where}: {origin.quoted[:60]}" if origin.line else ""
 
 
 def broadcast(crash: Crash) -> Cause | None:

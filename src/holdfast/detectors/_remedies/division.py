@@ -13,7 +13,7 @@ from .cause import Cause, Stat
 from .changes import clamped, clamped_elsewhere
 from .masking import behind_mask
 from .prescription import Change, Remedy, amount, epsilon, only, places, prescribe
-from .sites import Site, called, constant, radicand, sites, without_views
+from .sites import Site, called, constant, radicand, simple, sites, without_views
 from .source import Statement
 
 # Functions whose result is never below zero.
@@ -92,11 +92,12 @@ def _clamped(
 ) -> Remedy:
     """With the divisor clamped from below where that is safe, else in words."""
     code = cause.statement
-    advice = "clamp it from below if it is never negative, else use torch.where(d == 0, 1e-12, d)"
+    replaced = _replaced(code, site)
+    advice = f"clamp it from below if it is never negative, else {replaced}"
     if below.negative:
         advice = (
-            "it takes both signs, so a clamp does not help; use torch.where(d == 0, 1e-12, d), or "
-            "drop the entries without a value"
+            f"it takes both signs, so a clamp does not help; {replaced}, or drop the entries "
+            "without a value"
         )
     elif code and site and _made_by_root(code, _divisor(site)):
         advice = (
@@ -111,6 +112,14 @@ def _clamped(
         change = Change(tuple(edits), site.node)
         return prescribe(cause, headline, f"{text}: clamp from below", 0.95, change)
     return prescribe(cause, headline, f"{text}: {advice}", 0.8)
+
+
+def _replaced(code: Statement | None, site: Site | None) -> str:
+    """A divisor of 0 replaced, in the words of the source where it names the divisor."""
+    if code is None or site is None or not simple(_divisor(site)):
+        return "replace a divisor of 0 by 1e-12 with torch.where"
+    name = " ".join(code.text(_divisor(site)).split())
+    return f"use {code.torch or 'torch'}.where({name} == 0, 1e-12, {name})"
 
 
 def _never_negative(code: Statement, divisor: ast.expr, above: Stat, below: Stat) -> bool:
@@ -131,7 +140,7 @@ def _never_negative(code: Statement, divisor: ast.expr, above: Stat, below: Stat
         # The parts of a whole, or the weights of a weighted mean.
         if (above.numel > 1 and not above.negative) or _weighs(code, divisor):
             return True
-    if _function(divisor) in _POSITIVE or radicand(divisor) is not None:
+    if _positive(divisor) or _positive(_made_by(code, divisor)):
         return True
     return _named(divisor, _NAMES) or _is_range(code, divisor)
 
@@ -142,11 +151,31 @@ def _counts(divisor: ast.expr, below: Stat) -> bool:
     return below.integral or _named(total.operands[0] if total else divisor, _COUNTS)
 
 
+def _positive(node: ast.expr | None) -> bool:
+    """Whether an expression is never negative, whatever goes into it."""
+    if node is None:
+        return False
+    return _function(without_views(node)) in _POSITIVE or radicand(node) is not None
+
+
+def _made_by(code: Statement, divisor: ast.expr) -> ast.expr | None:
+    """What the last line above that assigns this variable makes it of; None where none is near."""
+    if not isinstance(divisor, ast.Name):
+        return None
+    above = code.around.partition(code.code.split("\n")[0])[0]
+    found = re.findall(rf"^\s*{divisor.id} = (.+)$", above, re.M)
+    made = Statement.parse(found[-1]) if found else None
+    match made.tree.body if made else []:
+        case [ast.Expr(value=value)]:
+            return value
+        case _:
+            return None
+
+
 def _made_by_root(code: Statement, divisor: ast.expr) -> bool:
     """Whether a line close by makes this variable with a square root."""
-    if not isinstance(divisor, ast.Name):
-        return False
-    return bool(re.search(rf"\b{divisor.id} = .*(sqrt\(|\*\* ?0?\.5)", code.around))
+    made = _made_by(code, divisor)
+    return made is not None and radicand(made) is not None
 
 
 def _weighs(code: Statement, what: ast.expr) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...types import Finding
 from .. import words
-from ..cause import STAT_COLUMNS, Cause, cause_of
+from ..cause import STAT_COLUMNS, Cause, cause_of, title_of
 from ..crash import crash_of
 from ..facts import FindingFacts, facts_of
 from ..joined_findings import FindingGroup
@@ -74,7 +74,7 @@ def _folded(group: FindingGroup, number: str, known: PageFacts) -> Html:
 
 
 def _head(finding: Finding, cause: Cause | None, key: str) -> Html:
-    title = words.capital((cause and cause.headline) or finding.name.replace("_", " "))
+    title = title_of(finding, cause)
     at = None
     if cause and cause.where:
         at = tag("p", tag("code", cause.where), class_="at")
