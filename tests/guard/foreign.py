@@ -175,13 +175,16 @@ class HookedLookahead(optim.Optimizer):
         return loss
 
 
-class Outside:
+class Averaging:
     """A wrapper that only looks like an optimizer."""
 
     def __init__(self, base: optim.Optimizer) -> None:
         self.base, self.steps = base, 0
         self.param_groups = base.param_groups
         self.average: list[Tensor] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.base.state_dict()
 
     def step(self) -> None:
         self.steps += 1

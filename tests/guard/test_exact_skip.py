@@ -188,6 +188,24 @@ def test_buffers_of_a_poisoned_forward_come_back(make_engine: MakeEngine) -> Non
             assert same == (step in (0, 3)), (device_path, step)
 
 
+def test_buffers_come_back_where_a_scaler_skips(make_engine: MakeEngine) -> None:
+    """The step is not even called: a NaN would have stayed in them until the next one."""
+    engine = make_engine(explain=False, replay=False)
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for step in range(5):
+        x = torch.randn(8, 4) * (torch.nan if step == 3 else 1.0)
+        before = {k: v.clone() for k, v in net.named_buffers()}
+        scaler.scale(net(x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        same = all(torch.equal(before[k], b) for k, b in net.named_buffers())
+        assert same == (step == 3)
+    assert scaler.get_scale() == 4.0 and not engine.off
+
+
 def test_a_counter_of_a_poisoned_forward_comes_back(make_engine: MakeEngine) -> None:
     """The only buffer that moves holds integers, which are not measured."""
 

@@ -71,7 +71,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "lookahead": lambda p: foreign.Lookahead(optim.Adam(p, lr=0.05)),
     "lookahead around own": lambda p: foreign.Lookahead(foreign.Counting(p)),
     "hooked lookahead": lambda p: foreign.HookedLookahead(optim.SGD(p, lr=0.05, momentum=0.9)),
-    "outside": lambda p: foreign.Outside(optim.Adam(p, lr=0.05)),
+    "outside": lambda p: foreign.Averaging(optim.Adam(p, lr=0.05)),
 }
 WITH_CLOSURE = ("clamped", "counting", "strict", "adam with a step around it", "lookahead")
 

@@ -85,6 +85,25 @@ class StepBuffers:
                 self._keeper.restore(running_only=True)
             self._keeper.keep(but=record.buffers)
 
+    def passed_over(self, device: torch.device, *, loss_bad: bool) -> None:
+        """A scaler has skipped the step by itself: what its forward pass has ruined goes back.
+
+        After an overflow of gradients alone they stay: the forward pass was a good one.
+        """
+        if not (self.known and self._restores):
+            return
+        self._keeper.look()
+        if device.type == "cpu":
+            if loss_bad or self._keeper.nonfinite_on_host():
+                self._keeper.restore()
+            return
+        _, largest = self._keeper.largest(device)
+        if largest is not None:
+            meter = self._meters.of(device)
+            ruined = meter.flag()
+            meter.raise_flag(ruined, largest)
+            self._keeper.restore_where(ruined)
+
     def _settle_on_device(self, record: StepRecord, measured: DeviceReading) -> None:
         """As the flags of the device say."""
         if measured.spoilt is not None:

@@ -23,7 +23,7 @@ from ..engine_state import EngineState
 from ..fail_open import EnginePart, attempt, fail_open, out_of_reach
 from ..grad_scaler import note_skip
 from ..kernel_cost import EVERY as COST_EVERY
-from ..optimizer_guard import OptimizerGuard
+from ..optimizer_guard import OptimizerGuard, parameters_of
 from ..step_records import StepRecords
 from ..stretch import Stretch
 
@@ -176,6 +176,9 @@ class OptimizerHooks(EnginePart):
         note_skip(record, scaler)
         record.told_to = self._position.replaying or self._training.memory.lost
         guard.note_losses(record, losses)
+        parameters = parameters_of(optimizer)
+        if parameters:
+            guard.buffers.passed_over(parameters[0].device, loss_bad=record.loss_bad)
         self._records.close(guard, record, losses)
 
     @fail_open("watchers")
