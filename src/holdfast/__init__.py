@@ -92,5 +92,17 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext holdfast``: imports it for the notebook and says how a loop is guarded."""
+    import sys
+
+    shell.push({"holdfast": sys.modules[__name__]})
+    print(
+        "holdfast: guard a loop with `watch = holdfast.watch(model, optimizer)`, "
+        "`watch.backward(loss)` and `watch.step()`; `watch` in a cell shows how it stands. A whole "
+        "notebook is guarded as it is by `holdfast run jupyter execute NOTEBOOK.ipynb`"
+    )
+
+
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])

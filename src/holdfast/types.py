@@ -119,3 +119,13 @@ class Finding:
             raise TypeError(f"evidence is {type(known['evidence']).__name__}, not a mapping")
         known["severity"] = Severity.parse(known["severity"])
         return cls(**known)
+
+
+def place_words(file: str, line: object) -> str:
+    """A line of code as a person is told it.
+
+    >>> place_words("train.py", 12), place_words("cell 3", 6)
+    ('train.py:12', 'cell 3, line 6')
+    """
+    cell = file.startswith("cell ") and file[5:].isdecimal()
+    return f"{file}, line {line}" if cell else f"{file}:{line}"

@@ -18,6 +18,7 @@ from ..config import QuarantineSettings
 from ..probes.batches import Batch, plain_index, tensors
 from ..probes.sample_files import file_of, innermost, length_of
 from ..run.batch_mark import batch_mark
+from ..types import place_words
 
 # Batches of bad steps that an investigation may still refer to.
 _REMEMBERED = 16
@@ -221,5 +222,7 @@ def _convicts(cause: Mapping[str, Any]) -> bool:
 def _reason(cause: Mapping[str, Any]) -> str:
     if cause.get("phase") == "input":
         return "it holds non-finite values"
-    where = f" at {cause.get('file')}:{cause.get('line')}" if cause.get("file") else ""
+    where = (
+        f" at {place_words(str(cause.get('file')), cause.get('line'))}" if cause.get("file") else ""
+    )
     return f"{cause.get('op') or 'an operation'}{where} makes non-finite values from it"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..types import Event, Finding, Severity
+from ..types import Event, Finding, Severity, place_words
 from ._events import number
 from ._source_change import source_in
 from ._window import Window
@@ -138,7 +138,7 @@ class MemoryDetector(Detector):
 def place_of(data: Mapping[str, Any]) -> str:
     """``file:line``, or the part of it that is known."""
     file, line = data.get("file") or "", data.get("line") or 0
-    return f"{file}:{line}" if file and line else str(file)
+    return place_words(file, line) if file and line else str(file)
 
 
 def at(data: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..types import Event, Finding, Severity
+from ..types import Event, Finding, Severity, place_words
 from ._lines import Place
 from ._window import (
     Rows,
@@ -180,7 +180,7 @@ def _before(place: Place | None) -> str:
     """``train.py:57 `` in front of what happens there."""
     if place is None:
         return ""
-    return f"{place.file.replace(chr(92), '/').split('/')[-1]}:{place.first} "
+    return f"{place_words(place.file.replace(chr(92), '/').split('/')[-1], place.first)} "
 
 
 def quoted(place: Place | None, most: int = 60) -> str:

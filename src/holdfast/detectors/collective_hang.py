@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ..types import Finding, Severity
+from ..types import Finding, Severity, place_words
 from ._ranks import Lane, RankDetector, named, number
 from .peers import peer_is_late
 
@@ -31,7 +31,7 @@ class _Place:
     def where(self) -> str:
         """``train.py:31``; empty where it is not known."""
         file = str(self.data.get("file") or "")
-        return f"{file.rpartition('/')[2]}:{self.data.get('line')}" if file else ""
+        return place_words(file.rpartition("/")[2], self.data.get("line")) if file else ""
 
     @property
     def told(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..types import Event, Finding, Severity
+from ..types import Event, Finding, Severity, place_words
 from ._window import Window
 from .base import Detector
 
@@ -162,7 +162,9 @@ class Hang(Detector):
                 "moves": data.get("moves") is True,
                 "frames": data.get("frames") or [],
                 "worker": data.get("waits_for"),
-                "worker_line": f"{worker['file']}:{worker['line']}" if worker.get("file") else "",
+                "worker_line": place_words(worker["file"], worker["line"])
+                if worker.get("file")
+                else "",
                 "samples": _samples(data, worker),
                 "stacks": str(data.get("stacks") or ""),
                 "went_on": over,
@@ -178,7 +180,7 @@ class Hang(Detector):
 
 def _where(data: Mapping[str, Any], worker: Mapping[str, Any]) -> str:
     """Where the main process stands, and the worker that it waits for."""
-    main = f"{_short(data.get('file'))}:{data.get('line')}" if data.get("file") else ""
+    main = place_words(_short(data.get("file")), data.get("line")) if data.get("file") else ""
     number = data.get("waits_for")
     if number is None:
         if not main:
@@ -187,7 +189,7 @@ def _where(data: Mapping[str, Any], worker: Mapping[str, Any]) -> str:
         return f"it stands at {main}{f', sample {sample[0]}' if sample else ''}"
     told = f"waits at {main} for loader worker {number}" if main else f"waits for worker {number}"
     if worker.get("file"):
-        told += f", which stands at {_short(worker['file'])}:{worker['line']}"
+        told += f", which stands at {place_words(_short(worker['file']), worker['line'])}"
     samples = _samples(data, worker)
     if len(samples) == 1:
         return f"{told}, sample {samples[0]}"

@@ -13,7 +13,7 @@ from ..errors import HoldfastError
 from ..redaction import redact_command, redact_text
 from ..report.rescue_words import rescue_of
 from ..run import Rows, Run
-from ..types import Event, Finding
+from ..types import Event, Finding, place_words
 from .base import About, Note, Point
 
 SETTINGS_FILE = "train.yaml"
@@ -126,7 +126,7 @@ def note_of(event: Event) -> Note | None:
 
 def finding_note(finding: Finding, time: float) -> Note:
     """A finding in a sentence."""
-    where = f" ({finding.file}:{finding.line})" if finding.file else ""
+    where = f" ({place_words(finding.file, finding.line)})" if finding.file else ""
     text = redact_text(f"{finding.code} {finding.message}{where}")
     return Note(step=finding.step, time=time, kind="finding", text=text[:_LONGEST])
 

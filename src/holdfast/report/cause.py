@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ..types import Finding
+from ..types import Finding, place_words
 from . import words
 
 # Longer than any line a person writes; a data file in one line must not fill the page.
@@ -227,7 +227,7 @@ def _operation(op: str) -> str:
 
 
 def _place(file: str, line: int) -> str:
-    return f"{file}:{line}" if file and line > 0 else file
+    return place_words(file, line) if file and line > 0 else file
 
 
 def _cut(text: str) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import RunFolderError, UsageError
 from ..run import LaneData, Run, encode
-from ..types import Finding, Severity
+from ..types import Finding, Severity, place_words
 from . import words
 from .course import courses_of, earlier_lanes
 from .lanes import (
@@ -171,7 +171,7 @@ def compare_lines(found: Comparison, width: int = WIDTH) -> list[Line]:
         )
     for title, findings in (("only in the second", found.new), ("only in the first", found.gone)):
         for finding in findings:
-            where = f" at {finding.file}:{finding.line}" if finding.line else ""
+            where = f" at {place_words(finding.file, finding.line)}" if finding.line else ""
             told = f"{title}: {finding.code} {finding.name}{where}, {finding.severity.word}"
             lines += paragraph(told, indent=2, width=width)
     return lines

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ..types import Finding
+from ..types import Finding, place_words
 from . import words
 
 VALUE_COLUMNS = ("value", "what it is", "dtype", "device", "more")
@@ -84,7 +84,9 @@ def _row(given: object) -> tuple[str, ...]:
     elif data.get("module"):
         what = _text(data.get("repr")) or _text(data.get("module"))
         made = _mapping(data.get("made"))
-        more += [f"made at {made.get('file')}:{made.get('line')}"] if made else []
+        more += (
+            [f"made at {place_words(_text(made.get('file')), made.get('line'))}"] if made else []
+        )
     else:
         what = _text(data.get("value"))
         more += [_text(data.get("type"))]
@@ -94,7 +96,7 @@ def _row(given: object) -> tuple[str, ...]:
 
 def _frame(data: Mapping[str, Any]) -> tuple[str, str, str]:
     return (
-        f"{_text(data.get('file'))}:{data.get('line')}",
+        place_words(_text(data.get("file")), data.get("line")),
         _text(data.get("function")),
         words.clip(_text(data.get("code")), _TEXT),
     )

@@ -10,7 +10,7 @@ from typing import Any
 from ..detectors.kills import DIED, READING, Kill
 from ..detectors.peers import peer_is_gone
 from ..run import Life, Run, life_of
-from ..types import Event
+from ..types import Event, place_words
 from . import words
 from .restarts import last_restart
 
@@ -179,7 +179,7 @@ def _raised(exception: Mapping[str, Any]) -> str:
     lines = str(exception.get("message", "")).strip().splitlines()
     what = f"{exception.get('type', 'an exception')}{': ' + lines[0][:200] if lines else ''}"
     file, line = exception.get("file"), exception.get("line")
-    return f"{what} at {file}:{line}" if file else what
+    return f"{what} at {place_words(file, line)}" if file else what
 
 
 def _killed(name: str, died: Mapping[str, Any] | None) -> str:

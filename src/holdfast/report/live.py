@@ -21,7 +21,7 @@ from typing import Any, cast
 from ..detectors.judge import Key
 from ..harmless import visible_line
 from ..run import Rows
-from ..types import Event, Finding, Severity
+from ..types import Event, Finding, Severity, place_words
 from . import words
 from .health import Health
 from .layout import Line, Span, line, paragraph, shown
@@ -216,7 +216,7 @@ def cause_lines(finding: Finding) -> list[str]:
     step = cause.get("step")
     start = f"step {step if isinstance(step, int) else finding.step}  "
     rank = f"rank {finding.rank}  " if finding.rank else ""
-    near = f"at {_shortened(finding.file)}:{finding.line}" if finding.file else ""
+    near = f"at {place_words(_shortened(finding.file), finding.line)}" if finding.file else ""
     if not headline and (not near or near in finding.message):
         return []  # the line above says as much
     place = " ".join(filter(None, [headline, near]))

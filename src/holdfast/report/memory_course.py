@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..run import LaneData, Rows
-from ..types import Finding
+from ..types import Finding, place_words
 from . import words
 from .lanes import column
 from .layers import Mask, Norms
@@ -135,4 +135,4 @@ def _growth(findings: Sequence[Finding], steps: Norms, total: Norms) -> Growth |
 
 
 def _near(finding: Finding) -> str:
-    return f"{finding.file.replace(chr(92), '/').rpartition('/')[2]}:{finding.line}"
+    return place_words(finding.file.replace("\\", "/").rpartition("/")[2], finding.line)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, cast
 
-from ..types import Finding
+from ..types import Finding, place_words
 from . import words
 
 RESTARTS = "restarts"
@@ -92,7 +92,7 @@ def _one(same: list[Finding], rows: Sequence[Mapping[str, Any]]) -> Finding:
     first = same[0]
     if first.code not in _ENDS:
         return first
-    place = f" at {first.file}:{first.line}" if first.file else ""
+    place = f" at {place_words(first.file, first.line)}" if first.file else ""
     what = str(first.evidence.get("error") or "it hung").partition(":")[0]
     after = [row for row in rows if str(row.get("reason", "")).startswith(what)]
     after = [row for row in after if str(row.get("reason", "")).endswith(place)]

@@ -370,7 +370,8 @@ def rank_of(lane: str) -> int:
 
 def new_run_path(root: str | os.PathLike[str], script: str, when: datetime) -> Path:
     """A free path such as ``root/2026-11-15-1204-train``, with -2, -3, ... when taken."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).name.removesuffix(".py")).strip("-.")
+    stem = re.sub(r"\.(py|ipynb)$", "", Path(script).name)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.")
     base = Path(root) / f"{when:%Y-%m-%d-%H%M}-{name[:60] or 'run'}"
     path, number = base, 1
     while os.path.lexists(path):

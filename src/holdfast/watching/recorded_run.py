@@ -35,6 +35,7 @@ from ..run import LaneReader, ProcessMark, Recorder, Run
 from ..run.life import PROCESS
 from ..types import Finding
 from .left_loop import LeftLoop, settle_all
+from .notebook import has_cells, in_notebook, is_used_by, notebook_name, when_cells_end
 
 
 class RecordedRun:
@@ -44,8 +45,8 @@ class RecordedRun:
 
     Args:
         settings: of the run; those of ``holdfast run`` there.
-        say: where lines go; standard error by default.
-        name: name of the run; the script's name by default.
+        say: where lines go; standard error by default, below the cell of a notebook.
+        name: name of the run; the script's or the notebook's by default.
         again: whether it goes on in its folder, in another lane.
         summary: whether its end is told; a quiet run is never told of.
     """
@@ -62,12 +63,12 @@ class RecordedRun:
         engine = session.current()
         self._own = engine is None
         settings = settings or (config.Settings() if engine is None else engine.settings)
-        self._say = say or to_stderr
+        self._say = say or to_person
         self._name = name
         self._summary = summary and not settings.run.quiet
         self._thread: DrainThread | None = None
         self._follower: Follower | None = None
-        self._alone = self._closed = False
+        self._alone = self._closed = self._left = False
         # An exception of before this run is none of it: a notebook keeps the last one.
         self._earlier = id(getattr(sys, "last_value", None))
         self._undo: list[Callable[[], None]] = []
@@ -120,6 +121,23 @@ class RecordedRun:
     def _opened(self) -> None:
         """Everything is in place: the end of the process is its end, too."""
         atexit.register(self.close)
+        self._steps_before = self.engine.steps
+        self._undo.append(when_cells_end(self._cell_ended))
+
+    def _cell_ended(self, error: BaseException | None) -> None:
+        """A cell of a notebook is over; an exception in the loop has ended the run.
+
+        Not an interrupt: people look around and go on with the same loop.
+        """
+        went_on = self.engine.steps > self._steps_before
+        self._steps_before = self.engine.steps
+        of_loop = error is not None and (went_on or is_used_by(self, error))
+        if not of_loop:  # what other cells end with is none of the loop, nor what it got over
+            if error is not None or went_on:
+                self._earlier = id(getattr(sys, "last_value", None))
+        elif isinstance(error, Exception):
+            sys.last_value = error  # IPython has shown it
+            self._close(error)
 
     def _ends(self, error: BaseException | None) -> None:
         """The run ends: what those who build on this have to do before the last rows."""
@@ -137,14 +155,29 @@ class RecordedRun:
             if self._thread is not None:
                 self._thread.close()
             if self.run is not None and (self._alone or session.rank() == 0):
-                self._tell_end(self.run, error, code)
+                self._note_end(self.run, code)
+                if not (self._left and self._told_with_cell(self.run, error)):
+                    self._tell_end(self.run, error)
             if self._follower is not None:
                 self._follower.end()
 
-    def _tell_end(self, run: Run, error: BaseException | None, code: int) -> None:
+    def _note_end(self, run: Run, code: int) -> None:
         with contextlib.suppress(RunFolderError):  # a full disk: the next line says so
             run.update_meta(status="finished", exit_code=code)
         make_page(run, self._say)
+
+    def _told_with_cell(self, run: Run, error: BaseException | None) -> bool:
+        """Tell the end with that of the cell, which shows whether the exception was caught."""
+
+        def ended(_: BaseException | None) -> None:
+            stop()
+            settle_all()
+            self._tell_end(run, error)
+
+        stop = when_cells_end(ended)
+        return has_cells()
+
+    def _tell_end(self, run: Run, error: BaseException | None) -> None:
         try:
             # Nobody else prints a summary here, nor where the last state is.
             told = end_summary(run).rstrip() if self._summary else ""
@@ -174,6 +207,7 @@ class RecordedRun:
                 self.engine.note(LEFT, self.engine.steps, left.place)
             self.engine.close()
         if left is not None:
+            self._left = True
             LeftLoop(left, self._lane(), _detectors(), self._say)
         return code
 
@@ -182,7 +216,7 @@ class RecordedRun:
         run, lane, settings, script = self.run, self.engine.lane, self.engine.settings, self._script
 
         def found() -> tuple[Run, str]:
-            return run or start_run(settings, script, sys.argv), lane or f"r{session.rank()}"
+            return run or _started(settings, script), lane or f"r{session.rank()}"
 
         return found
 
@@ -195,7 +229,7 @@ class RecordedRun:
     def _record(self, settings: Settings, again: bool) -> Recorder:
         try:
             former = _former(settings) if again else None
-            run = former or start_run(settings, self._script, sys.argv)
+            run = former or _started(settings, self._script)
             # A rank whose launcher names no run to share has one of its own.
             self._alone = former is None and "launch" not in run.meta
         except RunFolderError as error:
@@ -215,8 +249,16 @@ def former_life(settings: Settings, name: str | None) -> Path | None:
     return start.former_life(settings, _script_name(name))
 
 
+def _started(settings: Settings, script: str) -> Run:
+    # What a kernel was started with says nothing about the notebook.
+    command = [script] if in_notebook() else sys.argv
+    return start_run(settings, script, command, source="" if in_notebook() else None)
+
+
 def _script_name(name: str | None) -> str:
-    return name or (os.path.basename(sys.argv[0]) if sys.argv else "") or "session"
+    return (
+        name or notebook_name() or (os.path.basename(sys.argv[0]) if sys.argv else "") or "session"
+    )
 
 
 def with_folder(
@@ -231,10 +273,10 @@ def with_folder(
     return replace(settings, run=replace(run, dir=folder, quiet=run.quiet or quiet))
 
 
-def to_stderr(line: str) -> None:
-    """Through ``sys.stderr``, which a notebook shows below the cell."""
+def to_person(line: str) -> None:
+    """To standard error; in a notebook, which shows that as an error, to standard output."""
     with contextlib.suppress(OSError):  # a log on a full disk must not end the training
-        print(line, file=sys.stderr, flush=True)
+        print(line, file=sys.stdout if in_notebook() else sys.stderr, flush=True)
 
 
 def _detectors() -> Sequence[type[Detector]]:

@@ -66,7 +66,8 @@ def watch(
         run_dir: folder of the run; a new one under ``runs/`` by default.
         name: name of the run; the script's name by default.
         settings: see ``holdfast.Settings``.
-        say: where live lines and the summary go; standard error by default.
+        say: where live lines and the summary go; standard error by default, below the cell in a
+            notebook.
         quiet: no live lines and no summary.
         summary: tell at the end how the run went and where its report is.
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from ...types import place_words
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
@@ -32,7 +34,7 @@ class Line:
     @property
     def where(self) -> str:
         """``model.py:12`` without folders; empty where unknown."""
-        return f"{base_name(self.file)}:{self.line}" if self.line else ""
+        return place_words(base_name(self.file), self.line) if self.line else ""
 
     @property
     def quoted(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...redaction import redact_text
-from ..source.files import is_ours, kind_of
+from ..source.files import cell_of, is_ours, kind_of
 
 _LONGEST = 16_000
 _ENTRY = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$')
@@ -62,6 +62,8 @@ def _without_ours(lines: list[str]) -> Iterator[str]:
     for line in lines:
         if found := _ENTRY.match(line):
             hidden = is_ours(found["file"])
+            if cell := cell_of(found["file"]):
+                line = line.replace(found["file"], cell)
         elif not line.startswith("    "):
             hidden = False
         if not hidden:

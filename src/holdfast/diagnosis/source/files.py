@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
 from functools import lru_cache
@@ -25,6 +26,8 @@ def _folder_of_torch() -> str | None:
     return os.path.dirname(found.origin) if found is not None and found.origin else None
 
 
+# How IPython itself names a cell.
+_CELL = re.compile(r"Cell In\s?\[(\d+)\]")
 _OURS = Path(__file__).parents[2]
 _TORCH = _prefixes(_folder_of_torch(), _OURS)
 # The catalogue's faults are training scripts that happen to live in our package. All that a
@@ -96,8 +99,19 @@ def is_ours(filename: str) -> bool:
     return path.startswith(_prefixes(_OURS)) and not path.startswith(_SCRIPTS)
 
 
+def cell_of(file: str) -> str:
+    """``cell 3`` for the file that IPython has made of a cell of a notebook; empty for others."""
+    module = sys.modules.get("IPython")
+    shell = None if module is None else getattr(module, "get_ipython", lambda: None)()
+    named = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    found = _CELL.fullmatch(" ".join(named(file) or ())) if named is not None else None
+    return f"cell {found[1]}" if found else ""
+
+
 def from_here(file: str) -> str:
-    """A path as seen from the working directory, where it lies below it."""
+    """A path as seen from the working directory, where it lies below it; a cell by its number."""
+    if cell := cell_of(file):
+        return cell
     try:
         return file.removeprefix(os.path.join(os.getcwd(), ""))
     except FileNotFoundError:

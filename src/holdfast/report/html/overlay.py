@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ...run import Rows
-from ...types import Finding
+from ...types import Finding, place_words
 from .. import words
 from ..compare import Comparison, change_words, figure_name, figure_words
 from ..course import Course
@@ -87,7 +87,7 @@ def _findings(found: Comparison) -> Html | None:
 
 
 def _told(finding: Finding) -> str:
-    where = f" at {finding.file}:{finding.line}" if finding.line else ""
+    where = f" at {place_words(finding.file, finding.line)}" if finding.line else ""
     return f"{finding.name.replace('_', ' ')}{where}, {finding.severity.word}"
 
 
