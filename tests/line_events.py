@@ -114,7 +114,7 @@ def slower(seconds: float = 0.0035, **more: Any):
 def reads(**more: Any):
     """Line 57 reads 64 numbers in each step."""
     places = Places({})
-    read = {"path": [places(57)], "function": "f", "read": "item", "count": 64.0}
+    read = {"path": [places(57)], "function": "f", "read": "item", "count": 64.0, "direct": True}
     read |= {"seconds": 0.0001, "loop_seconds": 0.0009, **more}
     data = {"reads": [read], "models": 1.0, "step_seconds": 0.003}
     return "tensor_reads", data | {"times": TIMES} | places.data()

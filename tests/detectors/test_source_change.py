@@ -88,6 +88,8 @@ def test_a_leak_shows_its_line_and_its_fix(make_rows):
     assert found.evidence["headline"] == "history keeps the graphs of past steps alive"
     assert found.evidence["source"]["excerpt"][1] == [31, "        history.append(loss)"]
     assert found.evidence["diff"].endswith("+        history.append(loss.detach())")
+    # A later backward pass goes through what is stored.
+    assert not judged(make_rows, "growth", HELD | {"feeds": True}).evidence.get("diff")
 
 
 def test_a_carried_state_is_detached_behind_the_line_by_its_own_name(make_rows):
@@ -97,6 +99,8 @@ def test_a_carried_state_is_detached_behind_the_line_by_its_own_name(make_rows):
     found = judged(make_rows, "graph_chain", chain)
     assert found.code == "MEM003"
     assert found.evidence["diff"].splitlines()[-1] == "+        self.h = self.h.detach()"
+    for not_so in ({"differentiated": True}, {"again": False}):
+        assert not judged(make_rows, "graph_chain", chain | not_so).evidence.get("diff")
 
 
 def test_an_evaluation_gets_its_decorator(make_rows):

@@ -78,6 +78,7 @@ EVERY: dict[str, tuple[Told, ...]] = {
         ((made_in_loop(), made_in_loop()), "TPT001", WARNING),
         ((made_in_loop(seconds=0.0021, rest=0.0016),) * 2, "TPT001", INFO),
         ((reads(),), "TPT002", WARNING),
+        ((reads(direct=False, seconds=0.0009),), "TPT002", WARNING),  # they wait themselves
         ((compiled(),), "TPT003", WARNING),
         ((compiled(same=1, times=6),), "TPT003", WARNING),
         ((slower(), slower()), "TPT004", WARNING),
@@ -104,6 +105,8 @@ def test_how_bad_it_is(make_rows, events, code, severity):
         (waits(times={"seconds": 0.0001}),),  # not worth a word yet
         (reads(count=8.0),),
         (reads(loop_seconds=0.0001, seconds=0.0),),
+        (reads(direct=False),),  # a library reads in a line that trains
+        (reads(count=24.0, loop_seconds=0.069),),  # 3 ms for each: the loop does something else
         (compiled(same=2, times=5),),
         (stalls(stalls=[]),),
         (loader(samples=0, lines=[]),),  # the workers may yet tell

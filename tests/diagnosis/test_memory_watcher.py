@@ -340,6 +340,27 @@ def test_what_is_healthy(loop):
     assert loop.findings() == [], len(numbers) + len(recent) + len(epoch)
 
 
+def test_a_graph_that_was_made_once_is_no_state_that_is_carried_on(loop):
+    """As the coordinates of a physics-informed network: one node, older with every step."""
+    points = torch.ones(8, 16, dtype=torch.float64, requires_grad=True).float()
+    for _ in range(3 * STEPS):
+        value = loop.model(points)
+        (slope,) = torch.autograd.grad(value.sum(), points, create_graph=True)
+        loop.train(slope.pow(2).mean() + value.mean(), retain_graph=True)
+    assert loop.findings() == []
+
+
+def test_one_made_once_beside_a_window_of_some_steps_is_none(loop):
+    base = (torch.ones(16, requires_grad=True) * 2).sum()
+    state = torch.zeros(())
+    for i in range(3 * STEPS):
+        state = 0.5 * state + loop.loss()
+        loop.train(state * base, retain_graph=True)
+        if i % 4 == 3:
+            state = state.detach()
+    assert loop.findings() == []
+
+
 def test_a_state_that_is_cut_is_healthy(loop):
     state = torch.zeros(())
     for i in range(3 * STEPS):

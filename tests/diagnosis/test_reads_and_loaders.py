@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 
 import numpy as np
 import pytest
@@ -38,6 +39,15 @@ def test_reads_are_counted_by_line_and_way(offered):
     assert torch.Tensor.__dict__.get("item") is untouched
     values.sum().item()
     assert host_reads.end() == {}
+
+
+def test_a_read_inside_of_a_library_is_not_the_lines_own(offered):
+    assert host_reads.begin(Profile(), None)
+    values = torch.arange(5.0)
+    statistics.linear_regression(values, values)
+    float(values[0])
+    found = {read["direct"] for read in host_reads.end()["reads"]}
+    assert found == {True, False}
 
 
 def test_what_torch_reads_for_itself_does_not_count(offered):

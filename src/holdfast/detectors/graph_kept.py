@@ -130,7 +130,9 @@ class GraphKept(MemoryDetector):
         return f"{event.data.get('path') or 'a variable'} keeps the graphs of past steps alive"
 
     def diff(self, event: Event) -> str:
-        """The same line, storing the value without its graph."""
+        """The same line, storing the value without its graph, where no backward pass needs it."""
+        if event.data.get("feeds"):
+            return ""
         return replaced(event.data, detached(str(event.data.get("code") or "")))
 
     def numbers(self, event: Event) -> Mapping[str, Any]:

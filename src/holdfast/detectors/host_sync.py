@@ -29,7 +29,8 @@ class HostSync(TimedDetector):
     What it detects:
         ``.item()``, ``float(x)``, ``int(x)``, ``if x``, ``.tolist()``, ``.cpu()`` and
         ``.numpy()`` are counted per line on a few steps of a run. A line with at least ``reads``
-        per step is named if it takes, with the loop around it, at least ``share`` of the step.
+        per step is named if the reads, with a loop of its own around them that does little else,
+        take at least ``share`` of the step.
 
     Why it matters:
         On a GPU every read waits until the device has finished all queued work, and then the
@@ -38,9 +39,9 @@ class HostSync(TimedDetector):
 
     Evidence:
         ``read``: which way, ``reads`` per step, ``read_ms`` in the reads alone, ``line_ms`` with
-        the work around them, ``share`` of the step, ``step_ms``; ``lost`` seconds so far;
-        ``function``, ``statement`` and ``key``; ``headline`` and ``source``, the statement and the
-        lines around it.
+        a loop around them that does little else, ``share`` of the step, ``step_ms``; ``lost``
+        seconds so far; ``function``, ``statement`` and ``key``; ``headline`` and ``source``, the
+        statement and the lines around it.
 
     Usual causes:
         - A metric that iterates over predictions and labels in Python.
@@ -53,7 +54,8 @@ class HostSync(TimedDetector):
         3. Checks of all gradients: ``torch.nn.utils.get_total_norm`` once instead of each.
 
     False alarms:
-        One ``loss.item()`` per step is never reported;
+        One ``loss.item()`` per step is never reported; a line that trains and in which a library
+        reads some values counts with the time of the reads alone;
         reads that go with one call of the model each, as the actions of an agent, are not.
 
     Cost:
@@ -81,6 +83,9 @@ class HostSync(TimedDetector):
         """Reads per call of a model: an agent reads its actions too."""
         share: float = 0.12
         """Of the step."""
+        turn: float = 0.0004
+        """Seconds for each read above which the loop around it does other work; a guess: a value
+        is taken, compared and counted in some microseconds."""
 
     def claims(self, event: Event) -> Iterator[Claim]:
         """The line that reads most."""
@@ -90,23 +95,29 @@ class HostSync(TimedDetector):
             models, step = data["models"], data["step_seconds"]
             least = max(self.options.reads, self.options.per_model * models)
             for read in sorted(reads, key=lambda read: -read["count"]):
-                # The loop around the line as traced; the reads alone as they were counted.
-                traced = read["loop_seconds"] / step if step else 0.0
-                alone = read["seconds"] / times.last_block if times.last_block else 0.0
-                if read["count"] >= least and max(traced, alone) >= self.options.share:
-                    yield self._reads(
-                        places[int(read["path"][-1])], read, times, max(traced, alone)
-                    )
+                seconds = self._spent(read)
+                # The loop around it as traced, in the step that was; reads alone in the last ones.
+                of = step if seconds > read["seconds"] else times.last_block
+                share = seconds / of if of else 0.0
+                if read["count"] >= least and share >= self.options.share:
+                    yield self._reads(places[int(read["path"][-1])], read, times, seconds, share)
                     return
         except (KeyError, TypeError, ValueError, IndexError):
             return
 
-    def _reads(self, place: Place, read: Any, times: Times, share: float) -> Claim:
-        seconds, name = float(read["loop_seconds"]), str(read["read"])
+    def _spent(self, read: Any) -> float:
+        """Seconds of a step that go into reading: the reads, with a loop that does little else."""
+        alone, around = float(read["seconds"]), float(read["loop_seconds"])
+        only = read["direct"] and around <= alone + self.options.turn * read["count"]
+        return max(alone, around) if only else alone
+
+    def _reads(self, place: Place, read: Any, times: Times, seconds: float, share: float) -> Claim:
+        name = str(read["read"])
+        one = "replace the loop around" if seconds > read["seconds"] else "replace the reads in"
         return Claim(
             what=f"reads tensors {read['count']:.0f} times per step ({_HOW.get(name, name)}): "
             f"{ms(seconds):.3g} ms, {share:.0%} of the step",
-            advice=f"replace the loop around {quoted(place)} by one operation on the whole tensor, "
+            advice=f"{one} {quoted(place)} by one operation on the whole tensor, "
             "and read its result once per step or every N steps",
             severity=Severity.WARNING,
             confidence=0.9,

@@ -26,9 +26,10 @@ class StateNotDetached(MemoryDetector):
 
     Evidence:
         ``key``: line and variable; ``variable``: the tensor that carries the graph; ``age``: steps
-        the loss reaches back; ``grown_for``, ``bytes_per_step`` and ``heap_slope``; ``headline``,
-        ``source``, the statement and the lines around it, and ``diff``, the fix where it is one
-        line.
+        the loss reaches back; ``depth``: past steps whose graphs it goes through; ``grown_for``,
+        ``bytes_per_step`` and ``heap_slope``; ``headline``, ``source``, the statement and the lines
+        around it, and ``diff``, the fix where it is one line that runs in every step, and no
+        gradient of the state itself is asked for.
 
     Usual causes:
         - ``out, hidden = rnn(x, hidden)`` in a loop without ``hidden = hidden.detach()``.
@@ -44,7 +45,9 @@ class StateNotDetached(MemoryDetector):
     False alarms:
         Truncated backpropagation with overlapping windows reaches back on purpose, but not
         further and further: a state is reported when it still reaches back to the same step some
-        steps later, and that step lies six steps back.
+        steps later, that step lies six steps back, and each step in between has added its graph.
+        A tensor made once, before the training (``torch.tensor(...).float()`` with a gradient, as
+        in physics-informed networks), gets no longer and is none.
 
     Cost:
         None of its own: it uses the measurements made for MEM002.
@@ -81,12 +84,15 @@ class StateNotDetached(MemoryDetector):
         return f"{event.data.get('path') or 'a state'} carries its graph into the next step"
 
     def diff(self, event: Event) -> str:
-        """The line that cuts the graph, behind the one that makes the state."""
-        return followed_by(event.data, _cut(event))
+        """The line that cuts the graph, behind the one that makes the state in every step."""
+        data = event.data
+        if data.get("differentiated") or not data.get("again", True):
+            return ""  # its own gradient is asked for, or the line runs once
+        return followed_by(data, _cut(event))
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """How far back, and the growth of the process."""
-        return {name: number(event, name) for name in ("age", "heap_slope")}
+        return {name: number(event, name) for name in ("age", "depth", "heap_slope")}
 
 
 def _cut(event: Event) -> str:

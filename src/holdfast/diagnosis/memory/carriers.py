@@ -66,8 +66,9 @@ class Carriers:
         # What only came from the last step is not what carries the steps before it.
         for identity in [i for i in likely if i in chains] or likely or list(chains):
             if identity in now:
-                held, age = now[identity], chains.get(identity, suspected[0]).facts["age"] + 1
-                facts = growth_facts.of_chain(held, age, fed=bool(self._fed))
+                held, known = now[identity], chains.get(identity, suspected[0]).facts
+                age, depth = known["age"] + 1, known["depth"] + 1
+                facts = growth_facts.of_chain(held, age, fed=bool(self._fed), depth=depth)
                 return Growth(held, facts, kind="graph_chain")
         return None
 

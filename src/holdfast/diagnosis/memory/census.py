@@ -28,6 +28,8 @@ from .sizes import Weight, newest, oldest
 # Looks that a judgement needs, and steps an old graph must reach back at least.
 _LOOKS = 3
 _AGE = 6
+# Past steps that it must hold graphs of: one was made once, two may be.
+_DEEP = 3
 # Tensors with a graph that are followed back at each look.
 _CHAINS = 64
 
@@ -70,17 +72,39 @@ class Timeline:
         place = bisect.bisect_right(self._numbers, number)
         return self._steps[-1] - self._steps[place] if place < len(self._steps) else -1
 
+    def steps_of(self, numbers: list[int]) -> int:
+        """In how many different steps nodes were made; all that came before the first are one."""
+        numbers, count, at = sorted(numbers), 0, 0
+        while at < len(numbers):
+            count += 1
+            place = bisect.bisect_right(self._numbers, numbers[at])
+            if place == len(self._numbers):
+                break
+            at = bisect.bisect_left(numbers, self._numbers[place], at)
+        return count
+
     def before(self, steps: int) -> int:
         """The first number that is younger than so many whole steps."""
         return self._numbers[-steps] if len(self._numbers) >= steps else -1
+
+
+class Chain(NamedTuple):
+    """How far a graph reaches back at one look."""
+
+    age: int
+    """Steps since its oldest node was made."""
+    depth: int
+    """Past steps that it has nodes of: one for what was made once and is used ever since."""
+    whole: bool
+    """Whether all of its nodes were met."""
 
 
 @dataclass(slots=True)
 class _Look:
     step: int
     sizes: dict[str, Reading] = field(default_factory=dict[str, Reading])
-    ages: dict[str, int] = field(default_factory=dict[str, int])
-    """Steps that the graphs of tensors reach back."""
+    chains: dict[str, Chain] = field(default_factory=dict[str, "Chain"])
+    """By name the tensors whose graphs reach back."""
 
 
 class Census:
@@ -109,7 +133,7 @@ class Census:
             for held in self.found:
                 if not isinstance(held.value, tuple) or held.how != "item":
                     look.sizes[held.identity] = _reading(held.value)
-            look.ages = self._reaching_back()
+            look.chains = self._reaching_back()
         self._looks.append(look)
         self.seconds = perf_counter() - began
 
@@ -146,35 +170,44 @@ class Census:
 
     # ------------------------------------------------------------------ what reaches back
 
-    def _reaching_back(self) -> dict[str, int]:
+    def _reaching_back(self) -> dict[str, Chain]:
         """For each tensor with a graph of more than two steps, how many steps it reaches back."""
-        found: dict[str, int] = {}
+        found: dict[str, Chain] = {}
         before, far, young = self._timeline.before(2), True, dict[Any, int]()
         # The loss first: most others are in its graph.
         for number, held in sorted(graph_names(self.found).items(), key=_number, reverse=True):
             # Far is expensive, and one new tensor is enough to ask which name carried the graph.
             far_back = far and number >= before
-            back = reach(held.value.grad_fn, before, far=far_back, young=young).oldest
-            if back < before:
-                found[held.identity] = self._timeline.age_of(back)
+            back = reach(held.value.grad_fn, before, far=far_back, young=young)
+            if back.oldest < before:
+                age, depth = self._timeline.age_of(back.oldest), self._timeline.steps_of(back.old)
+                found[held.identity] = Chain(age, depth, back.whole)
                 far = far and number < before
             if len(found) >= _CHAINS:
                 break
         return found
 
     def chained(self) -> list[Growth]:
-        """Those that are renewed and still reach back to where they did some looks ago."""
+        """Those that are renewed, reach back to where they did some looks ago, and get longer."""
         if len(self._looks) < 2:
             return []
         before, last = self._looks[-2], self._looks[-1]
         recent, since = self._timeline.before(2), last.step - before.step
         found: list[Growth] = []
         for number, held in graph_names(self.found).items():
-            age = last.ages.get(held.identity, 0)
-            known = before.ages.get(held.identity)
-            if age >= _AGE and number >= recent and (known is None or age >= known + since):
-                found.append(Growth(held, {"age": age}, kind="graph_chain"))
+            chain, known = last.chains.get(held.identity), before.chains.get(held.identity)
+            if chain is None or chain.age < _AGE or number < recent:
+                continue
+            if _lengthens(chain, known) and (known is None or chain.age >= known.age + since):
+                facts = {"age": chain.age, "depth": chain.depth}
+                found.append(Growth(held, facts, kind="graph_chain"))
         return found
+
+
+def _lengthens(chain: Chain, known: Chain | None) -> bool:
+    """Whether each step adds its graph: what was made once, before the training, gets no longer."""
+    longer = known is None or chain.depth > known.depth or not chain.whole
+    return chain.depth >= _DEEP and longer
 
 
 def _number(named: tuple[int, Held]) -> int:

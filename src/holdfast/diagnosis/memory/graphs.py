@@ -35,6 +35,10 @@ class Reach(NamedTuple):
     oldest: int
     entries: list[int]
     """Numbers of old nodes that a new one leads to directly."""
+    old: list[int]
+    """Numbers of the old nodes that were met."""
+    whole: bool
+    """Whether all nodes were met, and not only as many as are followed."""
 
 
 def number_of(node: Any) -> int:
@@ -70,17 +74,20 @@ def reach(
         young: nodes with nothing old below, as walks from other tensors of the same graph have
             found; they are not walked again, and this one adds to them.
     """
-    oldest, entries, count = _LEAF, list[int](), -1
+    oldest, entries, old, count = _LEAF, list[int](), list[int](), -1
     most, seen = _FAR if far else _NODES, dict[Any, int](young or {})
     for count, (number, below) in enumerate(_oldest_first(node, most, seen)):
         oldest = min(oldest, number)
         if count >= _NODES and oldest >= before:
             break
         if number >= before:
-            entries += [old for old in below if old < before]
+            entries += [lower for lower in below if lower < before]
+        else:
+            old.append(number)
+    whole = count + 1 < most
     if young is not None and oldest >= before and count + 1 < _NODES:
         young |= seen
-    return Reach(oldest, entries)
+    return Reach(oldest, entries, old, whole)
 
 
 def touches(node: Any, low: int, high: int) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..source.growers import habits, refers_to_itself
-from ..source.loops import function_at
+from ..source.loops import function_at, loop_around
 from ..source.place import from_here, place_told
+from ..source.training_calls import training_in
 from ..watchpoint import Change
 from .holders import CACHED, Held
 
@@ -23,9 +24,10 @@ def of_growth(held: Held, pass_steps: int) -> dict[str, Any]:
     return {"pass_steps": pass_steps} | _of_name(held) | cached
 
 
-def of_chain(held: Held, age: int, *, fed: bool) -> dict[str, Any]:
-    """How far back a value reaches, and whether the loss does so through it."""
-    return {"age": age, "steps": age, "bytes": 0.0, "fed": fed} | _of_name(held)
+def of_chain(held: Held, age: int, *, fed: bool, depth: int = 0) -> dict[str, Any]:
+    """How far back a value reaches, through how many steps, and whether the loss does so by it."""
+    reached = {"age": age, "steps": age, "bytes": 0.0, "fed": fed}
+    return reached | ({"depth": depth} if depth else {}) | _of_name(held)
 
 
 def of_line(held: Held, changes: Sequence[Change]) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def of_line(held: Held, changes: Sequence[Change]) -> dict[str, Any]:
     itself = [c for c in changes if refers_to_itself(c.file, c.line, held.name)]
     if changes:
         change = (itself or changes)[0]
-        return {
+        return _kept_from(change.file, change.line, held) | {
             "seen": "trace",
             "itself": bool(itself),
             "function": change.function,
@@ -42,10 +44,20 @@ def of_line(held: Held, changes: Sequence[Change]) -> dict[str, Any]:
     known = habits(held.file, held.name, held.function)
     lines = known.grows or known.assigned
     line = lines[0] if lines else 0
-    return {
+    return _kept_from(held.file, line, held) | {
         "seen": "source" if len(lines) == 1 else "guess",
         "function": function_at(held.file, line),
         **place_told(held.file, line),
+    }
+
+
+def _kept_from(file: str, line: int, held: Held) -> dict[str, Any]:
+    """Whether the stored value is needed with its graph, as the source says: then none is cut."""
+    training = training_in((file,))
+    return {
+        "feeds": (file, line) in training.lines | training.handed,
+        "differentiated": held.name in training.inputs,
+        "again": bool(loop_around(file, line) != (0, 0) or function_at(file, line)),
     }
 
 

@@ -44,6 +44,8 @@ class Training:
     """File and first line of the statements that make what a backward pass goes through."""
     handed: Set[tuple[str, int]] = frozenset()
     """The same of what is handed to a function that trains: perhaps it goes through that."""
+    inputs: Set[str] = frozenset()
+    """Names that the script asks ``autograd.grad`` for the gradients of, or reads ``.grad`` of."""
 
     def reached_by(self, node: ast.stmt) -> bool:
         """Whether a statement, with all that stands inside of it, leads to a backward pass."""
@@ -84,7 +86,8 @@ def training_in(files: tuple[str, ...]) -> Training:
     used = (named | _CALLED if lines else set[str]()) & others
     while new := {n for u in used for s in by_name[u] for n in s.named & others} - used:
         used |= new
-    return Training(bool(lines), used, trains, lines, _lines(feeding) - lines)
+    inputs = {n for scope in scopes for each in scope.statements for n in _inputs(each.node)}
+    return Training(bool(lines), used, trains, lines, _lines(feeding) - lines, inputs)
 
 
 def _lines(feeding: Iterable[tuple[_Scope, list[ast.stmt]]]) -> set[tuple[str, int]]:
@@ -167,6 +170,18 @@ def _differentiated(node: ast.stmt, trains: Set[str]) -> list[str]:
         elif isinstance(part, ast.Name | ast.Attribute) and next(_named([part]), "") in trains:
             found += _named([part])  # handed on, as a closure is
     return found
+
+
+def _inputs(node: ast.stmt) -> set[str]:
+    """Names that gradients are asked for."""
+    found: set[str] = set()
+    for part in (p for expression in _own(node) for p in ast.walk(expression)):
+        if isinstance(part, ast.Call) and ast.unparse(part.func).endswith("autograd.grad"):
+            asked = [*part.args[1:2], *(k.value for k in part.keywords if k.arg == "inputs")]
+            found |= set(_named(asked))
+        elif isinstance(part, ast.Attribute) and part.attr in ("grad", "retain_grad"):
+            found |= {next(_named([part.value]), "")}
+    return found - {"autograd"}
 
 
 def _given(node: ast.stmt) -> set[str]:

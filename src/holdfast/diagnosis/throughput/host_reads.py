@@ -27,6 +27,8 @@ class Read:
     """The reads of one line."""
 
     name: str
+    direct: bool
+    """The line reads by itself; otherwise a library that it calls does."""
     count: int = 0
     seconds: float = 0.0
 
@@ -55,7 +57,7 @@ class Ledger:
             if kind == "user":
                 read = self.lines.get((code, frame.f_lineno))
                 if read is None:
-                    read = self.lines[code, frame.f_lineno] = Read(name)
+                    read = self.lines[code, frame.f_lineno] = Read(name, not depth)
                 read.count += 1
                 read.seconds += seconds
                 return
@@ -70,6 +72,7 @@ class Ledger:
                     "path": [places.number((code.co_filename, line))],
                     "function": code.co_name,
                     "read": read.name,
+                    "direct": read.direct,
                     "count": read.count,
                     "seconds": round(read.seconds, 8),
                     "loop_seconds": round(self._loop_seconds(code.co_filename, line), 8),
