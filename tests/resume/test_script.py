@@ -402,7 +402,7 @@ for x, y in DataLoader(Stream(), batch_size=8):
         "for i, (x, y)",
     ),
     "an iterator": (
-        MADE + "\nnumbers = iter([1, 2, 3])\nfor x, y in train:\n    next(numbers, 0)\n    ",
+        MADE + "\nnumbers = map(abs, [1, 2, 3])\nfor x, y in train:\n    next(numbers, 0)\n    ",
         "numbers is an iterator",
         "numbers =",
     ),

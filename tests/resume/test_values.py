@@ -184,7 +184,7 @@ def test_a_graph_that_was_used_counts_as_none():
 
 
 @pytest.mark.parametrize(
-    "value", [iter([1]), (n for n in "ab"), zip([1], [2], strict=True), map(str, [1])]
+    "value", [iter([[1]]), (n for n in "ab"), zip([1], [2], strict=True), map(str, [1])]
 )
 def test_iterators_are_refused(value: Any):
     with pytest.raises(RefusedError, match="is an iterator"):

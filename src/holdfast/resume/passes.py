@@ -274,7 +274,8 @@ def take_variables(taking: Taking, frames: list[FrameType]) -> Values:
     values: Values = {}
     for root in order:
         held = values[root] = {}
-        for name, value in found[root].items():
+        # Models before copies of them, which a resumed script may have to make from these.
+        for name, value in sorted(found[root].items(), key=lambda one: not taking.trains(one[1])):
             if name in dead.get(root, ()):
                 continue
             try:

@@ -79,7 +79,7 @@ def dead_at(file: str, function: int, line: int) -> frozenset[str]:
 def _dead(
     scope: ast.AST, body: list[ast.stmt], nodes: Iterable[ast.AST], line: int
 ) -> frozenset[str]:
-    if any(_loads(scope, name) for name in _READS_ALL):
+    if not _joined(body).loaded.isdisjoint(_READS_ALL):
         return frozenset()
     # A function may read what it shares whenever it is called; so may whoever declares a name.
     shared = set[str]()
@@ -88,7 +88,7 @@ def _dead(
             shared |= _names(node).loaded
         elif isinstance(node, ast.Global | ast.Nonlocal):
             shared.update(node.names)
-    own = _names(scope).stored - shared
+    own = _joined(body).stored - shared
     return frozenset(name for name in own if not _read_on(body, name, line))
 
 
@@ -204,12 +204,44 @@ _NO_NAMES = _Names(frozenset(), frozenset())
 
 @lru_cache(maxsize=8192)
 def _names(node: ast.AST) -> _Names:
-    """Made of those of its parts: the same piece is asked for every variable of its scope."""
+    """Made of those of its parts: the same piece is asked for every variable of its scope.
+
+    What a function or a comprehension calls its own is none of what is around it.
+    """
     if isinstance(node, ast.Name):
         name = frozenset((node.id,))
         stored = isinstance(node.ctx, ast.Store)
         return _Names(frozenset(), name) if stored else _Names(name, frozenset())
-    parts = [_names(child) for child in ast.iter_child_nodes(node)]
+    if isinstance(node, _FUNCTIONS):
+        return _free(node)
+    if isinstance(node, _COMPREHENSIONS):
+        own = _joined(one.target for one in node.generators).stored
+        inside = _joined(ast.iter_child_nodes(node))
+        first = _names(node.generators[0].iter).loaded
+        return _Names((inside.loaded - own) | first, inside.stored - own)
+    parts = _joined(ast.iter_child_nodes(node))
+    return _Names(parts.loaded, frozenset()) if isinstance(node, ast.ClassDef) else parts
+
+
+def _free(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> _Names:
+    """Names that a function has from what is around it."""
+    body = [function.body] if isinstance(function, ast.Lambda) else function.body
+    inside, around = _joined(body), function.args
+    arguments = [*around.posonlyargs, *around.args, *around.kwonlyargs, around.vararg, around.kwarg]
+    shared = {
+        name
+        for statement in body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Global | ast.Nonlocal)
+        for name in node.names
+    }
+    own = inside.stored.union(one.arg for one in arguments if one is not None) - shared
+    outside = _joined(one for one in ast.iter_child_nodes(function) if one not in body)
+    return _Names((inside.loaded - own) | outside.loaded, frozenset())
+
+
+def _joined(nodes: Iterable[ast.AST]) -> _Names:
+    parts = [_names(node) for node in nodes]
     parts = [names for names in parts if names is not _NO_NAMES]
     if len(parts) < 2:
         return parts[0] if parts else _NO_NAMES

@@ -74,6 +74,9 @@ class Containers:
         if isinstance(value, collections.defaultdict):
             factory = value.default_factory
             node["f"] = getattr(factory, "__name__", "") if factory in (int, float, list) else ""
+        if type(value) is collections.OrderedDict and vars(value):
+            # What `state_dict` knows of versions goes into every file that is made of it.
+            node["a"] = take(dict(vars(value)), f"{path}.__dict__")
         return node
 
 

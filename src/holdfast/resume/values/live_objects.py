@@ -26,7 +26,10 @@ Value = Callable[[Any, Node, str], Any]
 """The value of a node, made of the live one where that can be."""
 _NOT_PUT_BACK = ("fused", "foreach", "capturable", "params")
 _PARTS: tuple[tuple[Any, frozenset[str]], ...] = (
-    (types.MethodType, frozenset(("__self__",))),
+    (
+        (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType),
+        frozenset(("__self__",)),
+    ),
     (functools.partial, frozenset(("func", "args", "keywords"))),
     (
         DataLoader,
@@ -169,7 +172,16 @@ def fill_parts(live: Any, node: Node, path: str, value: Value) -> None:
         held = (
             vars(live).get(name, MISSING) if isinstance(live, DataLoader) else getattr(live, name)
         )
-        value(held, item, path if name == "__self__" else f"{path}.{name}")
+        made = value(held, item, path if name == "__self__" else f"{path}.{name}")
+        if not _stays(held, made):
+            raise RefusedError(f"{shown(path)} holds another object in the resumed run")
+
+
+def _stays(held: Any, made: Any) -> bool:
+    """Whether what a part holds is what it should hold: it cannot be given another object."""
+    if type(held) is tuple and type(made) is tuple and len(held) == len(made):
+        return all(map(_stays, held, made))
+    return made is held or (type(held) in SCALARS and type(made) is type(held) and made == held)
 
 
 def fill_function(live: Any, node: Node, path: str, value: Value) -> None:
@@ -184,7 +196,13 @@ def fill_function(live: Any, node: Node, path: str, value: Value) -> None:
             cell.cell_contents = value(cell.cell_contents, item, f"{path}.{name}")
         elif what == "default":
             defaults = live.__defaults__ or ()
-            value(defaults[int(name)], item, f"{path}.default[{name}]")
+            made = value(defaults[int(name)], item, f"{path}.default[{name}]")
+            if not _stays(defaults[int(name)], made):
+                raise RefusedError(f"{shown(path)} has another default in the resumed run")
+        elif what == "keyword" and (named := live.__kwdefaults__) and name in named:
+            default = named[name]
+            if not _stays(default, value(default, item, f"{path}.default[{name}]")):
+                raise RefusedError(f"{shown(path)} has another default in the resumed run")
         elif what == "attribute":
             _fill_attributes(live, [[name, item]], path, value)
 
@@ -195,6 +213,7 @@ def fill_class(live: Any, node: Node, path: str, value: Value) -> None:
         raise RefusedError(f"{shown(path)} is no class of the script in the resumed run")
     for name, item in node["a"]:
         old = vars(live).get(name, MISSING)
+        old = getattr(old, "__func__", old)  # of a static method
         new = value(old, item, f"{path}.{name}")
         if new is old:
             continue

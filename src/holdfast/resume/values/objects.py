@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+import types
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -27,6 +30,9 @@ from .nodes import (
 )
 from .tensors import Tensors
 
+# What a class has that is neither data nor a function of its own.
+_OF_CLASSES = (property, types.MemberDescriptorType, types.GetSetDescriptorType, type)
+_OUTSIDE = {id(one) for one in (sys.stdout, sys.stderr, sys.stdin)}
 _OPTIMIZER = ("state", "param_groups", "defaults")
 _MODULE = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
@@ -47,6 +53,8 @@ class Objects:
     def __init__(self, tensors: Tensors, comparing: Comparing, seen: Seen, *, inside: bool) -> None:
         self._tensors, self._comparing, self._seen = tensors, comparing, seen
         self._inside = inside
+        self._layouts: dict[tuple[Any, ...], str] = {}
+        self._whole: str | None = None
 
     # ------------------------------------------------------------------ the user's own
 
@@ -79,11 +87,9 @@ class Objects:
             return ref(value)
         self._seen.note(value, path)
         held = [
-            (name, one)
+            (name, getattr(one, "__func__", one))
             for name, one in vars(value).items()
-            if not name.startswith("__")
-            and (type(one) in SCALARS or isinstance(one, list | dict | set | Tensor))
-            and not name.startswith("_abc")
+            if not name.startswith(("__", "_abc")) and not isinstance(one, _OF_CLASSES)
         ]
         taken = _parts(held, path, take)
         return {KIND: "class", "a": taken} if taken else ref(value)
@@ -100,7 +106,12 @@ class Objects:
         parts += [
             [f"default {i}", take(one, f"{path}.default[{i}]")]
             for i, one in enumerate(value.__defaults__ or ())
-            if isinstance(one, list | dict | set)
+            if type(one) not in SCALARS
+        ]
+        parts += [
+            [f"keyword {name}", take(one, f"{path}.default[{name}]")]
+            for name, one in (value.__kwdefaults__ or {}).items()
+            if type(one) not in SCALARS
         ]
         parts += [
             [f"attribute {name}", take(one, f"{path}.{name}")]
@@ -112,6 +123,13 @@ class Objects:
     def method(self, value: Any, path: str, take: Take) -> Node:
         """A method is taken with its object."""
         return {KIND: "parts", "c": "method", "a": [["__self__", take(value.__self__, path)]]}
+
+    def bound(self, value: Any, path: str, take: Take) -> Node:
+        """A method of a class that is not written in Python: taken with its object."""
+        held = value.__self__
+        if held is None or isinstance(held, type | types.ModuleType) or id(held) in _OUTSIDE:
+            return ref(value)
+        return self.method(value, path, take)
 
     def partial(self, value: Any, path: str, take: Take) -> Node:
         """What ``functools.partial`` holds."""
@@ -135,6 +153,7 @@ class Objects:
         return {
             KIND: "module",
             "c": class_name(type(value)),
+            **self._copy_of(value, path),
             "a": _parts(held, path, take),
             "p": [
                 [name, one.requires_grad, own(one, f"{path}.{name}")]
@@ -149,12 +168,24 @@ class Objects:
             "k": _children(value, path, take),
         }
 
+    def _copy_of(self, value: nn.Module, path: str) -> dict[str, str]:
+        """Where another module of the same layout was met: a resumed script may lack a copy."""
+        if self._whole is not None and path.startswith(f"{self._whole}."):
+            return {}  # a part of one
+        self._whole = path
+        tensors = itertools.chain(value.named_parameters(), value.named_buffers())
+        shapes = [(name, tuple(one.shape)) for name, one in tensors]
+        layout = class_name(type(value)), str(value), tuple(shapes)
+        first = self._layouts.setdefault(layout, path)
+        return {} if first == path else {"t": first}
+
     def _outline(self, value: nn.Module, path: str, take: Take) -> Node:
         """A module without its tensors, which no code between two passes can do without."""
         user = of_user(type(value))
         return {
             KIND: "module",
             "c": class_name(type(value)),
+            **self._copy_of(value, path),
             "a": [
                 [name, one]
                 for name, one in vars(value).items()
@@ -168,6 +199,8 @@ class Objects:
     def optimizer(self, value: Optimizer, path: str, take: Take) -> Node:
         """The settings of an optimizer; its state is saved with the models."""
         self._seen.note(value, path)
+        for number, group in enumerate(value.param_groups):
+            self._seen.note(group, f"{path}.param_groups[{number}]")
         groups = [
             [[k, v] for k, v in group.items() if type(v) in (float, int, bool)]
             for group in value.param_groups

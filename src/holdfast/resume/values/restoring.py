@@ -7,6 +7,7 @@ that the script has made, so that whoever else holds it sees the same.
 from __future__ import annotations
 
 import collections
+import copy
 import mmap
 import operator
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..refusal import RefusedError
-from . import admitted, live_objects, plain
+from . import admitted, hidden, live_objects, plain
 from .digests import array_digest, items_digest, pickle_digest, tensor_digest
 from .nodes import DICTS, KIND, MISSING, SCALARS, Node, class_name, shown
 
@@ -224,6 +225,10 @@ class Restoring:
             values[key] = self.value(old.get(key, MISSING), item, where)
         target.clear()
         target.update(values)
+        if "a" in node and kind is collections.OrderedDict:
+            for name, one in self.value({}, node["a"], f"{path}.__dict__").items():
+                admitted.check_attribute(target, name, path)
+                vars(target)[name] = one
         return target
 
     # ------------------------------------------------------------------ objects
@@ -242,11 +247,20 @@ class Restoring:
         return target
 
     def _module(self, live: Any, node: Node, path: str) -> Any:
+        template = self._made.get(node.get("t", ""))
+        if not live_objects.is_module(live, node) and live_objects.is_module(template, node):
+            # A copy that the script has made amid the training, as it made it.
+            live = copy.deepcopy(template)
+            live.zero_grad(set_to_none=True)
         if not live_objects.is_module(live, node):
             raise RefusedError(f"{shown(path)} is no {node['c']} in the resumed run")
         self._made[path] = live
         self._made |= live_objects.fill_module(live, node, path, self.value)
         return live
+
+    def _iterator(self, live: Any, node: Node, path: str) -> Any:
+        made = self._made[path] = hidden.restore_iterator(live, node, path)
+        return made
 
     def _filled(self, live: Any, node: Node, path: str) -> Any:
         """What the script has made again: it gets what it held, and is never made here."""
@@ -273,6 +287,8 @@ _FILLED: dict[str, Callable[[Any, Node, str, live_objects.Value], None]] = {
     "scaler": live_objects.fill_scaler,
     "generator": live_objects.fill_generator,
     "random": live_objects.fill_generator,
+    "cached": hidden.fill_cache,
+    "local": hidden.fill_local,
 }
 _METHODS: dict[str, Callable[[Restoring, Any, Node, str], Any]] = {
     name: getattr(Restoring, f"_{name}")
@@ -281,4 +297,5 @@ _METHODS: dict[str, Callable[[Restoring, Any, Node, str], Any]] = {
         *("list", "tuple", "set", "frozenset", "deque", "dict"),
     )
 }
-_METHODS |= {"made": Restoring._made_again} | dict.fromkeys(_FILLED, Restoring._filled)
+_METHODS |= {"made": Restoring._made_again, "count": Restoring._iterator}
+_METHODS |= {"iterator": Restoring._iterator} | dict.fromkeys(_FILLED, Restoring._filled)

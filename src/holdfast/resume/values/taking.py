@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import functools
 import io
+import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Collection
@@ -25,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..refusal import RefusedError
-from . import generators, plain
+from . import generators, hidden, plain
 from .baseline import Baseline, Comparing
 from .containers import EXACT_DICTS, EXACT_LISTS, Containers
 from .nodes import KIND, SCALARS, Node, Seen, Take, ref, shown
@@ -36,7 +38,6 @@ from .tensors import Known, Tensors
 _NAMED = (
     _BaseDataLoaderIter,
     types.ModuleType,
-    types.BuiltinFunctionType,
     types.WrapperDescriptorType,
     types.MethodDescriptorType,
     property,
@@ -52,6 +53,7 @@ _NAMED = (
 _SINKS = {
     *("tqdm", "logging", "rich", "wandb", "mlflow", "tensorboard", "tensorboardX", "matplotlib"),
     *("csv", "threading", "_thread", "multiprocessing", "concurrent", "warnings", "re", "typing"),
+    "functools",
 }
 _SINK_MODULES = (
     "torch.utils.tensorboard",
@@ -65,9 +67,10 @@ _SINK_MODULES = (
     "torch._ops",
 )
 _ITERATORS = (
-    *(type(one) for one in (iter([]), iter(()), iter({}), iter(set[int]()), iter(range(0)))),
+    *(type(one) for one in (iter({}), iter(set[int]()))),
     *(map, filter, zip, enumerate, reversed, types.GeneratorType),
 )
+_BOUND = types.BuiltinFunctionType, types.MethodWrapperType
 # By class alone: whether something is a torch.device is asked in Python.
 _VALUES = SCALARS | {torch.dtype, torch.device}
 _DEPTH = 60
@@ -110,7 +113,7 @@ class Taking:
         )
         objects = self._objects = Objects(tensors, comparing, seen, inside=inside)
         containers = Containers(changes, comparing, seen, inside=inside)
-        self._running = {id(frame) for frame in running}
+        self._running, self._known = {id(frame) for frame in running}, known
         # The first row that fits counts.
         self._rows: tuple[tuple[Any, _TakeWith], ...] = (
             (_NAMED, _named),
@@ -121,7 +124,13 @@ class Taking:
             (torch.amp.GradScaler, _leaf(objects.scaler)),
             (generators.CLASSES, _leaf(objects.generator)),
             (io.IOBase, _leaf(_file)),
-            (_ITERATORS, _leaf(_iterator)),
+            (hidden.COUNTED, _leaf(hidden.take_iterator)),
+            (_ITERATORS, _leaf(hidden.refuse_iterator)),
+            (hidden.CACHE, hidden.take_cache),
+            (threading.local, hidden.take_local),
+            (threading.Thread, hidden.thread),
+            ((threading.Event, threading.Semaphore), objects.plain),
+            (_BOUND, objects.bound),
             (nn.Module, objects.module),
             (types.FunctionType, objects.function),
             (types.MethodType, objects.method),
@@ -145,6 +154,12 @@ class Taking:
     def bytes(self) -> int:
         """Of tensors and arrays that were taken by value."""
         return self._tensors.bytes
+
+    def trains(self, value: Any) -> bool:
+        """Whether this is a module whose tensors are saved with the models."""
+        if not isinstance(value, nn.Module):
+            return False
+        return any(id(one) in self._known.ids for one in value.parameters())
 
     def take(self, value: Any, path: str) -> Node:
         """The node of a value."""
@@ -177,7 +192,7 @@ class Taking:
         if module.split(".")[0] in _SINKS or module.startswith(_SINK_MODULES):
             return ref(value)
         if module.split(".")[0] == "itertools" or hasattr(type(value), "__next__"):
-            return _iterator(value, path)
+            return hidden.refuse_iterator(value, path)
         return self._objects.other(value, path, self.take)
 
 
@@ -191,12 +206,10 @@ def _named(value: Any, path: str, take: Take) -> Node:
 
 
 def _file(value: Any, path: str) -> Node:
+    if value in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        return ref(value)
     mode = str(getattr(value, "mode", ""))
     if ("w" in mode or "x" in mode) and not value.closed:
         text = "is a file that is opened for writing anew; a resumed run would begin it again"
         raise RefusedError(f"{shown(path)} {text}")
     return ref(value)
-
-
-def _iterator(value: Any, path: str) -> Node:
-    raise RefusedError(f"{shown(path)} is an iterator; its place cannot be saved")
