@@ -120,3 +120,27 @@ def test_a_run_that_cannot_be_read_or_has_no_steps(pair, make_run, make_rows, tm
     assert "no steps" in capsys.readouterr().err
     shutil.rmtree(second)
     assert main(["compare", first, second]) == 2
+
+
+def test_runs_of_different_scripts_are_not_judged(make_run, make_rows, capsys):
+    first = make_run(make_rows(100), name="first", meta={"script": "cnn.py"})
+    second = make_run(make_rows(100, loss=9.0, rss=9e8), name="second", meta={"script": "gru.py"})
+    runs = [str(first.path), str(second.path)]
+    assert main(["compare", *runs]) == 0
+    told = capsys.readouterr().out
+    assert "not judged" in told and "different scripts: cnn.py and gru.py" in told
+    assert main(["compare", *runs, "--format", "html"]) == 0
+    assert "Not judged" in (second.path / "compare.html").read_text()
+    assert main(["compare", *runs, "--fail-on", "rss=10%"]) == 1
+
+
+def test_without_a_second_run_the_one_before_is_the_reference(make_run, make_rows, capsys):
+    for name, script in (("a", "t.py"), ("b", "other.py"), ("c", "t.py")):
+        made = make_run(make_rows(100), name=name, meta={"script": script})
+        made.update_meta(created=f"2026-11-1{ord(name) - 96}T00:00:00+00:00")
+    folder = made.path.parent
+    assert main(["compare", str(folder / "c")]) == 0
+    assert f"{folder / 'a'} → {folder / 'c'}: not worse" in capsys.readouterr().out
+    assert main(["compare", str(folder / "a")]) == 2
+    error = capsys.readouterr().err
+    assert "no run of t.py before" in error and "holdfast compare A B" in error

@@ -31,6 +31,8 @@ def codes(text: str) -> list[str]:
         ("fragmentation", "MEM007"),
         ("recompile", "TPT003"),
         ("no_grad", "MEM004"),
+        ("freezes", "RUN004"),
+        ("cuda oom", "MEM008"),
     ],
 )
 def test_the_best_fit_comes_first(text, first):
@@ -50,6 +52,22 @@ def test_a_family_of_codes():
     assert codes("tpt") == [f"TPT00{i}" for i in range(1, 6)]
 
 
-@pytest.mark.parametrize("text", ["", "the of", "xyzzy", "...", "NUM01", "NUM999"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "the of",
+        "xyzzy",
+        "...",
+        "NUM01",
+        "NUM999",
+        "overfitting",
+        "my loss does not go down",
+        "loss not decreasing",
+        "my loss doesn't go down",
+        "frozen",
+        "ctrl-c",
+    ],
+)
 def test_nothing_fits(text):
     assert codes(text) == []

@@ -48,7 +48,10 @@ class ExplainCommand:
             _output.show(found_lines(asked, found, _output.width()))
             return 0
         if not found and len(args.words) > 1 and not any(map(str.isdigit, asked)):
-            raise UsageError(f"no finding fits {asked!r}; `holdfast explain` lists all of them")
+            raise UsageError(
+                f"there is nothing about {asked!r} yet: no finding fits these words; "
+                "`holdfast explain` lists all of them"
+            )
         # Nothing fits: several codes, or a mistake, which names the nearest.
         for detector in found or [by_code(word, among) for word in args.words]:
             _output.show(explain_lines(detector, _output.columns()))

@@ -123,10 +123,12 @@ def by_code(code: str, among: Sequence[type[Detector]] = ALL) -> type[Detector]:
     labels = {label.lower(): d for d in among for label in (d.code, d.name)}
     if wanted in labels:
         return labels[wanted]
-    near = difflib.get_close_matches(wanted, labels, n=3, cutoff=0.5)
+    # A word may be like a name by chance, as overfitting is like forgetting.
+    least = 0.6 if any(map(str.isdigit, wanted)) else 0.8
+    near = difflib.get_close_matches(wanted, labels, n=3, cutoff=least)
     hint = ", ".join(f"{labels[n].code} {labels[n].name}" for n in near)
     raise SettingsError(
-        f"no detector is called {code!r}; "
+        f"no finding is called {code!r}, and there is nothing about it yet; "
         + (f"did you mean {hint}?" if hint else "`holdfast explain` lists all of them")
     )
 

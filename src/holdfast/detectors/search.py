@@ -9,29 +9,22 @@ from .base import Detector, document
 
 _WORD = re.compile(r"[a-z0-9]+")
 _CODE = re.compile(r"[a-z]{3}\d+")
-_EMPTY = {
-    "a",
-    "an",
-    "and",
-    "are",
-    "by",
-    "for",
-    "in",
-    "is",
-    "it",
-    "my",
-    "of",
-    "on",
-    "or",
-    "the",
-    "to",
-}
+_EMPTY = set(
+    _WORD.findall(
+        "a an and are at be been by did do does for from get gets go goes has have how i in is it "
+        "its me my of on or s so t than that the then this to too was what when why with"
+    )
+)
+_NOT = re.compile(r"\b(?:not|n't|never|cannot|can't|doesn't|don't|won't|isn't)\b")
 # What users say, and the words of the documents; the codes of the findings that are meant stand
 # in the documents, not here, so that those of a plugin are found, too.
 _ALSO = {
     "oom": ("memory", "big"),
     "ram": ("host", "memory"),
     "vram": ("device", "memory"),
+    "cuda": ("device",),
+    "gpu": ("device",),
+    "lr": ("updates",),
     "inf": ("infinite", "infinity"),
     "overflow": ("infinite", "scale", "scaler"),
     "slow": ("slowdown", "longer", "stalls", "waits"),
@@ -42,7 +35,7 @@ _ALSO = {
     "item": ("reads", "host"),
     "stuck": ("hangs",),
     "freeze": ("hangs",),
-    "frozen": ("hangs",),
+    "freezes": ("hangs",),
     "deadlock": ("hangs",),
     "explode": ("explosion",),
     "exploding": ("explosion",),
@@ -60,6 +53,8 @@ _SYNONYM = 0.7
 # Findings that fit much worse than the best are not listed, nor is anything that hardly fits.
 _WORTH, _LEAST = 0.3, 1.5
 _MOST = 8
+# The shorter of two words with one stem has this share of the letters of the longer one.
+_STEM = 0.6
 
 
 def search(text: str, among: Sequence[type[Detector]]) -> list[type[Detector]]:
@@ -73,7 +68,7 @@ def search(text: str, among: Sequence[type[Detector]]) -> list[type[Detector]]:
             return [detector]
     if family := [d for d in among if len(wanted) > 2 and d.code.lower().startswith(wanted)]:
         return sorted(family, key=lambda detector: detector.code)
-    words = [word for word in _WORD.findall(wanted) if word not in _EMPTY]
+    words = _tokens(wanted)
     if any(map(_CODE.fullmatch, words)):
         return []  # a code that does not exist: what is near it is another matter
     scored = [(_score(words, detector), detector) for detector in among]
@@ -92,9 +87,9 @@ def _score(words: Sequence[str], detector: type[Detector]) -> float:
     for title, body in page.sections.items():
         places.append((_DETECTS if title == "What it detects" else _ELSEWHERE, _words(body)))
     each = [_fit(word, places) for word in words]
-    # One word of three that fits is less than a third of the answer.
+    # One word of three that fits is less than a third of the answer, and of two it is none.
     covered = sum(score > 0 for score in each) / max(1, len(each))
-    return sum(each) * covered * covered
+    return sum(each) * covered * covered if covered > 0.5 else 0.0
 
 
 def _fit(word: str, places: Iterable[tuple[float, set[str]]]) -> float:
@@ -113,8 +108,27 @@ def _same(word: str, other: str) -> bool:
     if word == other:
         return True
     short, long = sorted((word, other), key=len)
-    return len(short) >= 4 and long.startswith(short[: max(4, len(short) - 1)])
+    if len(short) < max(4, _STEM * len(long)):
+        return False
+    return long.startswith(short[: max(4, len(short) - 1)])
 
 
 def _words(text: str) -> set[str]:
-    return set(_WORD.findall(text.lower()))
+    return set(_tokens(text.lower()))
+
+
+def _tokens(text: str) -> list[str]:
+    """The words that say something; one that is denied is another word.
+
+    >>> _tokens("my loss does not go down"), _tokens("a crash, not ctrl-c")
+    (['loss', 'not-down'], ['crash', 'not-ctrl', 'c'])
+    """
+    found: list[str] = []
+    denied = ""
+    for part in re.findall(r"[a-z0-9]+(?:'t)?", text):
+        if _NOT.fullmatch(part):
+            denied = "not-"
+        elif part not in _EMPTY:
+            found.append(f"{denied}{part}")
+            denied = ""
+    return found

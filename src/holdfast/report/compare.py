@@ -38,6 +38,9 @@ LIMITS: Mapping[str, float | str] = {
     "ending": "on",
 }
 """Limits beyond which the second run is worse: shares, and the severity of findings."""
+_NOTHING: Mapping[str, float | str] = {
+    name: math.inf if isinstance(limit, float) else "off" for name, limit in LIMITS.items()
+}
 
 _UNITS = {"rss": "B", "mem_allocated": "B", "mem_reserved": "B", "samples_per_second": "/s"}
 _HIGHER_IS_BETTER = ("samples_per_second",)
@@ -86,11 +89,20 @@ class Comparison:
     new: tuple[Finding, ...]
     reasons: tuple[str, ...]
     """Why the second run counts as the worse one; empty when it does not."""
+    differs: str = ""
+    """How the scripts differ, where their losses mean different things; empty where they do not."""
+    judged: bool = True
+    """Whether the second run was judged by the first; another script is not, unless asked."""
 
     @property
     def worse(self) -> bool:
         """Whether a limit was passed."""
         return bool(self.reasons)
+
+    @property
+    def verdict(self) -> str:
+        """``worse``, ``not worse`` or ``not judged``."""
+        return "worse" if self.worse else "not worse" if self.judged else "not judged"
 
 
 def read_limits(given: Sequence[str]) -> dict[str, float | str]:
@@ -110,14 +122,18 @@ def read_limits(given: Sequence[str]) -> dict[str, float | str]:
     return limits
 
 
-def compare(before: Run, after: Run, limits: Mapping[str, float | str] = LIMITS) -> Comparison:
+def compare(before: Run, after: Run, limits: Mapping[str, float | str] | None = None) -> Comparison:
     """Read both runs and judge the second by the first.
 
     Args:
         before: the reference run.
         after: the run that is judged.
-        limits: how much higher (lower, of samples per second) a figure may be; see ``LIMITS``.
+        limits: how much higher (lower, of samples per second) a figure may be; ``LIMITS`` when not
+            given, and none at all between runs of different scripts.
     """
+    differs = _other_script(before, after)
+    judged = limits is not None or not differs
+    limits = limits if limits is not None else _NOTHING if differs else LIMITS
     (one, first), (two, second) = _read(before), _read(after)
     at_step, loss = _losses(one, two)
     pairs = {"step_time": (_step_times(one), _step_times(two))}
@@ -147,14 +163,17 @@ def compare(before: Run, after: Run, limits: Mapping[str, float | str] = LIMITS)
         gone=tuple(f for f in first.findings if _identity(f) not in found),
         new=new,
         reasons=tuple(_reasons(figures, new, first, second, limits)),
+        differs=differs,
+        judged=judged,
     )
 
 
 def compare_lines(found: Comparison, width: int = WIDTH) -> list[Line]:
     """A comparison as text."""
-    verdict = Span("worse", "bold red") if found.worse else Span("not worse", "bold green")
+    style = "bold red" if found.worse else "bold green" if found.judged else "bold yellow"
+    verdict = Span(found.verdict, style)
     lines = [line(f"{found.before.path} → {found.after.path}: ", verdict)]
-    for reason in found.reasons:
+    for reason in filter(None, (found.differs, *found.reasons)):
         lines += paragraph(reason, indent=2, width=width)
     lines.append(line())
     for figure in found.figures:
@@ -182,6 +201,8 @@ def compare_json(found: Comparison) -> str:
     data: dict[str, Any] = {
         "worse": found.worse,
         "reasons": list(found.reasons),
+        "judged": found.judged,
+        "differs": found.differs,
         "before": str(found.before.path),
         "after": str(found.after.path),
         "at_step": found.at_step,
@@ -216,6 +237,17 @@ def _read(run: Run) -> tuple[LaneData, RunSummary]:
         raise RunFolderError(f"{run.path} has no steps to compare; give a run that has trained")
     lanes.sort(key=lambda lane: not len(lane.steps))
     return courses_of(lanes, earlier_lanes(run))[0].lane, summarize_lanes(run, lanes)
+
+
+def _other_script(before: Run, after: Run) -> str:
+    """How the scripts of two runs differ; a script may have been moved, or edited."""
+    names = [str(run.meta.get("script") or "").rpartition("/")[2] for run in (before, after)]
+    if "" in names or names[0] == names[1]:
+        return ""
+    return (
+        f"different scripts: {names[0]} and {names[1]}; their losses and steps may mean different "
+        "things, so that nothing is judged unless --fail-on asks for it"
+    )
 
 
 def _step_times(lane: LaneData) -> NDArray[np.float64]:
@@ -272,7 +304,7 @@ def _losses(one: LaneData, two: LaneData) -> tuple[int, Figure]:
 
 def _judged(figure: Figure, limit: float | str | None, noise: float) -> Figure:
     change = -figure.change if figure.name in _HIGHER_IS_BETTER else figure.change
-    if not isinstance(limit, float) or math.isnan(change):
+    if not isinstance(limit, float) or limit == _NEVER or math.isnan(change):
         return figure
     real = abs(figure.after - figure.before) > noise
     verdict = "worse" if real and change > limit else "same"

@@ -1,4 +1,4 @@
-"""Print a detector's docstring on the terminal: the same text as on the web page."""
+"""Print a detector's docstring on the terminal: the text of docs/detectors, without field names."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from .layout import (
 _POINT = re.compile(r"\s*(?:[-*]|\d+\.)\s+")
 _MORE = "`holdfast explain CODE` says what to do about one."
 _CODE = re.compile(r"``(.+?)``")
+# The section about fields of a finding in JSON, which is for programs: docs/detectors has it.
+_FIELDS = "Evidence"
 
 
 def explain_lines(detector: type[Detector], width: int = 0) -> list[Line]:
@@ -33,6 +35,8 @@ def explain_lines(detector: type[Detector], width: int = 0) -> list[Line]:
         *(line(row) for row in _reflowed(severities, min(width or WIDTH, WIDTH))),
     ]
     for title, body in page.sections.items():
+        if title == _FIELDS:
+            continue
         lines += [line(), line(Span(title, "bold"))]
         rows = body.splitlines()
         if width and max(map(len, rows), default=0) + 2 > width:

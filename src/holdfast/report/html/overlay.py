@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -25,7 +26,8 @@ _SMOOTH = 9
 
 def overlay_page(found: Comparison, before: Record, after: Record) -> str:
     """The comparison as one HTML file; ``before`` is A, ``after`` is B."""
-    tone, word = ("bad", "Worse") if found.worse else ("good", "Not worse")
+    tone = "bad" if found.worse else "good" if found.judged else "info"
+    word = found.verdict.capitalize()
     reasons = [tag("li", reason) for reason in found.reasons]
     header = tag(
         "header",
@@ -37,7 +39,7 @@ def overlay_page(found: Comparison, before: Record, after: Record) -> str:
     )
     main = tag(
         "main",
-        _curves(before, after),
+        _curves(found, before, after),
         _section("In numbers", _table(found), key="numbers"),
         _findings(found),
     )
@@ -47,6 +49,8 @@ def overlay_page(found: Comparison, before: Record, after: Record) -> str:
 
 
 def _sentence(found: Comparison) -> str:
+    if not found.judged:
+        return words.capital(f"{found.differs}.")
     judged = [figure for figure in found.figures if figure.verdict in ("worse", "better")]
     told = [
         f"{figure_name(found, figure)} {change_words(figure)} ({figure.verdict})"
@@ -91,20 +95,22 @@ def _told(finding: Finding) -> str:
     return f"{finding.name.replace('_', ' ')}{where}, {finding.severity.word}"
 
 
-def _curves(before: Record, after: Record) -> Html:
+def _curves(found: Comparison, before: Record, after: Record) -> Html:
     pairs = [record.courses[0] for record in (before, after) if record.courses]
-    charts = [chart.draw() for chart in _charts(pairs)] if len(pairs) == 2 else []
+    charts = [chart.draw() for chart in _charts(pairs, found)] if len(pairs) == 2 else []
     none = tag("p", "No step was recorded.") if not charts else None
     return _section("A and B over each other", none, charts, key="curves")
 
 
-def _charts(pair: Sequence[Course]) -> Iterator[Chart]:
+def _charts(pair: Sequence[Course], found: Comparison) -> Iterator[Chart]:
+    times = _typical(found, "step_time", "all steps but the first few")
     yield from filter(
         None,
         (
             _chart(pair, "loss", "Loss", _loss, words.figure),
             _chart(pair, "grad", "Gradient norm", _norm, words.figure),
-            _chart(pair, "time", "Time of a step", _seconds, words.duration, kind="seconds"),
+            _chart(pair, "time", "Time of a step", _seconds, words.duration, kind="seconds",
+                   caption=times),
             _chart(pair, "device", "Memory of the device", _memory("mem_allocated"), words.size,
                    kind="bytes"),
             _chart(pair, "host", "Memory of the host", _memory("rss"), words.size, kind="bytes"),
@@ -114,7 +120,7 @@ def _charts(pair: Sequence[Course]) -> Iterator[Chart]:
 
 def _chart(
     pair: Sequence[Course], key: str, title: str, values: Callable[[Rows], Values],
-    told: Callable[[float], str], *, kind: str = "",
+    told: Callable[[float], str], *, kind: str = "", caption: str = "",
 ) -> Chart | None:  # fmt: skip
     curves: list[Curve] = []
     ends: list[float] = []
@@ -135,11 +141,20 @@ def _chart(
     return Chart(
         key=f"{key}-compared",
         title=f"{title} (log scale)" if scale.log else title,
-        caption=_words(curves, told),
+        caption=caption or _words(curves, told),
         x=step_axis(min(ends), max(ends)),
         y=scale,
         curves=curves,
     )
+
+
+def _typical(found: Comparison, name: str, of: str) -> str:
+    """The medians of the table, so that the page has one percentage for one thing."""
+    figure = next((figure for figure in found.figures if figure.name == name), None)
+    if figure is None or math.isnan(figure.change):
+        return ""
+    a, b = (figure_words(name, value) for value in (figure.before, figure.after))
+    return f"A {a}, B {b} ({change_words(figure)}): median of {of}."
 
 
 def _words(curves: Sequence[Curve], told: Callable[[float], str]) -> str:
