@@ -147,7 +147,7 @@ runs prune --keep -1                             | write a number of at least 0
 runs prune --older-than soon                     | write a number and a unit
 runs prune '' --keep 1                           | an argument is empty
 
-compare good                                     | required: B
+compare good                                     | write the run to compare it with
 compare good file                                | file is a file
 compare strange good                             | strange has no steps to compare
 compare good goods --fail-on speed=5%            | does not know 'speed'
