@@ -61,7 +61,7 @@ def test_the_table(made, make_rows, capsys):
     save_checkpoint(Run.open("runs/new"), 400)
     lines = [line.split() for line in listed(capsys)]
     assert lines[0] == ["NAME", "STATUS", "STEPS", "VERDICT", "CHECKPOINT", "SIZE", "AGE"]
-    assert lines[1][:6] == ["new", "finished", "20", "healthy", "step", "1,200"]
+    assert lines[1][:7] == ["new", "finished", "20", "no", "findings", "step", "1,200"]
     assert lines[2][:4] == ["sick", "finished", "20", "NUM001"] and lines[2][-2:] == ["2", "d"]
     assert lines[3][:7] == ["old", "killed", "by", "SIGKILL", "20", "-", "-"]
     assert " ".join(lines[4]).startswith("3 runs in runs, ")
@@ -83,7 +83,7 @@ def test_json_is_for_programs(made, capsys):
     told = json.loads(capsys.readouterr().out)
     assert [run["name"] for run in told["runs"]] == [f"r{number:02}" for number in range(25)]
     first = told["runs"][0]
-    assert (first["status"], first["verdict"], first["steps"]) == ("finished", "healthy", 20)
+    assert (first["status"], first["verdict"], first["steps"]) == ("finished", "no findings", 20)
     assert first["checkpoint"] == {"path": str(data), "step": 7}
     assert first["bytes"] > 3000 and abs(first["created"] - time.time()) < 60
 

@@ -108,9 +108,9 @@ def test_the_verdict_has_a_word_a_colour_and_a_sentence(incident, exit_code, wor
 
 def test_a_healthy_run_is_green_and_short(make_run):
     text = report_html(make_run())
-    assert verdict(text) == ("good", "Finished")
+    assert verdict(text) == ("info", "Finished")
     page, told = Page(text), Page(text).text
-    assert "No problem was found in 20 steps; loss 2.0" in told
+    assert "No findings in 20 steps; loss 2.0" in told
     assert not page.named("article") and not page.named("table")
     assert "It recorded, and changed nothing." in told
 

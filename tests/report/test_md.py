@@ -47,7 +47,7 @@ def test_fences_and_tables_are_whole(incident):
 
 def test_a_healthy_run_is_short(make_run):
     told = report_md(make_run())
-    assert told.startswith("# Finished: `train.py`\n\nNo problem was found in 20 steps;")
+    assert told.startswith("# Finished: `train.py`\n\nNo findings in 20 steps;")
     assert "## Findings" not in told and len(told) < 2000
 
 

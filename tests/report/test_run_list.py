@@ -23,10 +23,10 @@ def test_the_newest_comes_first_and_scans_are_looked_into(make_run, tmp_path):
 @pytest.mark.parametrize(
     ("exit_code", "status", "verdict"),
     [
-        (0, "finished", "healthy"),
+        (0, "finished", "no findings"),
         (3, "crashed", ""),
         (-9, "killed", ""),
-        (-2, "interrupted", "healthy"),
+        (-2, "interrupted", "no findings"),
     ],
 )
 def test_status_and_verdict_of_a_run_without_findings(
@@ -111,7 +111,7 @@ def test_a_damaged_run_is_a_row_with_its_problem(make_run, tmp_path, damage):
     make_run(name="well")
     by_name = {row.name: row for row in rows(tmp_path)}
     assert by_name["run"].problem and not by_name["well"].problem
-    assert by_name["well"].verdict == "healthy"
+    assert by_name["well"].verdict == "no findings"
 
 
 def test_lines_that_make_no_sense_are_passed_over(make_run, tmp_path):
@@ -121,7 +121,7 @@ def test_lines_that_make_no_sense_are_passed_over(make_run, tmp_path):
     with run.stream_path("events", "r0").open("ab") as file:
         file.write(b'{"kind":"exception","data":3}\n{"kind":"stop","data":[],"step":"x"}\n')
     (row,) = rows(tmp_path)
-    assert (row.status, row.verdict, row.problem) == ("finished", "healthy", "")
+    assert (row.status, row.verdict, row.problem) == ("finished", "no findings", "")
 
 
 def test_sizes_do_not_follow_links(tmp_path):

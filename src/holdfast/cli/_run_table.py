@@ -12,7 +12,7 @@ from ..errors import CheckpointError
 from ..harmless import visible_line
 from ..report import Line
 from ..report.layout import Span, line
-from ..report.run_list import HEALTHY, RunRow
+from ..report.run_list import INFO_ONLY, NO_FINDINGS, RunRow
 from ..report.words import clip, number, size
 from ._checkpoints import store_in
 
@@ -92,7 +92,7 @@ def table(
 def _style(column: str, row: RunRow) -> str:
     if column == "STATUS":
         return _STYLES.get(row.status, "red")
-    sick = column == "VERDICT" and row.verdict not in ("", HEALTHY)
+    sick = column == "VERDICT" and row.verdict not in ("", NO_FINDINGS, INFO_ONLY)
     return "bold yellow" if sick else ""
 
 

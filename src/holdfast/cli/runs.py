@@ -25,8 +25,8 @@ class RunsCommand:
 
     The newest run comes first. STATUS is finished, crashed, killed, stopped (by holdfast),
     interrupted, running, stalled? (running, but nothing was written for ten minutes), unknown
-    (it may run on another machine) or damaged. VERDICT is the code of the worst finding, or
-    healthy. CHECKPOINT is the newest one.
+    (it may run on another machine) or damaged. VERDICT is the code of the worst finding,
+    "no findings", or "info only". CHECKPOINT is the newest one.
 
       holdfast runs                          the runs under runs/
       holdfast runs out --all

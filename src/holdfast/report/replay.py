@@ -77,7 +77,7 @@ def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Re
 def check_lines(result: Replay, width: int = WIDTH) -> list[Line]:
     """A replay as text: the verdict, how the run ended where that is worth a line, findings."""
     verdict = words.plural(len(result.findings), "finding")
-    style = "bold red" if result.finding_groups else "bold green"
+    style = "bold red" if result.finding_groups else "bold"
     lanes = words.plural(result.lanes, "process", "es")
     of = f" in {words.plural(result.rows, 'row')} of {lanes}"
     lines = [line(Span(f"{verdict[:1].upper()}{verdict[1:]}", style), of)]

@@ -21,7 +21,7 @@ from .lanes import sane_event, sane_finding
 from .restarts import ends_once
 from .summary import steps_done
 
-HEALTHY = "healthy"
+NO_FINDINGS, INFO_ONLY = "no findings", "info only"
 # What a list calls an ending, where that differs from its word.
 _STATUS = {"failed": "crashed", "unfinished": "unknown"}
 DAMAGED = "damaged"
@@ -54,7 +54,7 @@ class RunRow:
     """The same as a line for people."""
     steps: int = 0
     verdict: str = ""
-    """Code of the worst finding, or healthy; empty for a run that died without a finding."""
+    """Code of the worst finding, ``no findings`` or ``info only``; empty for a run that died without a finding."""
     findings: int = 0
     bytes: int = 0
     problem: str = ""
@@ -162,4 +162,4 @@ def _verdict(findings: list[Finding], *, died: bool) -> str:
     worst = max((finding.severity for finding in findings), default=Severity.INFO)
     if worst > Severity.INFO:
         return findings[0].code  # as in reports, the cause stands before what follows from it
-    return "" if died else HEALTHY
+    return "" if died else INFO_ONLY if findings else NO_FINDINGS

@@ -10,7 +10,7 @@ from .cause import cause_of, names_in
 from .restarts import restart_line
 from .summary import RunSummary
 
-GOOD, INFO, WARN, BAD = "good", "info", "warn", "bad"
+INFO, WARN, BAD = "info", "warn", "bad"
 
 # Word and tone by how the run ended; a finished run is judged by its findings.
 _ENDINGS = {
@@ -25,7 +25,7 @@ _ENDINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The word, how bad it is (``good``, ``info``, ``warn``, ``bad``) and the sentence."""
+    """The word, how bad it is (``info``, ``warn``, ``bad``) and the sentence."""
 
     word: str
     tone: str
@@ -36,7 +36,7 @@ def verdict_of(summary: RunSummary) -> Verdict:
     """Judge a run by how it ended and by what was found."""
     word, tone = _ENDINGS.get(summary.outcome, ("", ""))
     if not word:
-        word, tone = "Finished", GOOD
+        word, tone = "Finished", INFO
         if summary.findings:
             worst = max(finding.severity for finding in summary.findings)
             word = "Finished with findings" if worst > Severity.INFO else "Finished"
@@ -66,7 +66,7 @@ def _finished(summary: RunSummary) -> str:
     change = summary.loss_change
     if not summary.findings:
         also = f"; {change}" if change else ""
-        return f"No problem was found in {words.plural(summary.steps, 'step')}{also}."
+        return f"No findings in {words.plural(summary.steps, 'step')}{also}."
     worst = summary.findings[0]
     what = words.capital(headline_of(worst), names_in(worst, cause_of(worst)))
     others = len(summary.findings) - 1

@@ -12,11 +12,11 @@ from ..cause import Cause, cause_of
 from ..facts import facts_of, groups_to_show
 from ..joined_findings import FindingGroup
 from ..summary import RunSummary
-from ..verdict import BAD, GOOD, INFO, WARN, verdict_of
+from ..verdict import BAD, INFO, WARN, verdict_of
 from .elements import Child, Html, tag
 
 # White on these, and these as a line on white or black: a contrast of 4.5 and 3 at least.
-_COLOURS = {GOOD: "#2e7d4f", INFO: "#4a6fa5", WARN: "#a3620a", BAD: "#c0392b"}
+_COLOURS = {INFO: "#4a6fa5", WARN: "#a3620a", BAD: "#c0392b"}
 _TONES = {"info": INFO, "warning": WARN, "error": BAD}
 _FINDINGS = 4
 _MESSAGE = 600
