@@ -54,7 +54,7 @@ class RunRow:
     """The same as a line for people."""
     steps: int = 0
     verdict: str = ""
-    """Code of the worst finding, ``no findings`` or ``info only``; empty for a run that died without a finding."""
+    """Code of the worst finding, or that there is none; empty for a run that died without one."""
     findings: int = 0
     bytes: int = 0
     problem: str = ""
