@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -42,7 +43,8 @@ def save_checkpoint(run: Run, step: int, size: int = 3000) -> Path:
     data = folder / file_name(step)
     data.write_bytes(bytes(size))
     fields = {
-        "format": 1, "step": step, "rank": 0, "file": data.name, "sha256": "1" * 64, "time": 0.0,
+        "format": 1, "step": step, "rank": 0, "file": data.name, "time": 0.0,
+        "sha256": hashlib.sha256(bytes(size)).hexdigest(),
         "bytes": size, "tensors": {}, "good": False,
     }  # fmt: skip
     data.with_suffix(".json").write_bytes(encode_record(fields))
@@ -265,6 +267,27 @@ def test_in_a_folder_that_was_there_before_only_our_files_go(make_run, root):
     save_checkpoint(run, 7)
     assert main(["runs", "prune", "--keep", "0", "--yes"]) == 0
     assert names(root / "project") == {"train.py"}
+
+
+@pytest.mark.parametrize("only", [["--checkpoints-only"], []])
+def test_files_of_the_user_under_names_like_ours_stay(make_run, root, capsys, only):
+    """`--run-dir out` for a script that keeps its own models in out/checkpoints."""
+    (root / "out" / "checkpoints").mkdir(parents=True)
+    run = make_run(name="runs/out")
+    (root / "out" / "checkpoints" / "best.pt").write_bytes(b"a month of work")
+    (root / "out" / "mymodel.r0.000001.bin").write_bytes(b"weights")
+    (root / "out" / "report.html").write_text("<p>my own</p>")
+    save_checkpoint(run, 7)
+    damaged = run.path / "checkpoints" / "step-0000000009.r0.safetensors"
+    damaged.write_bytes(b"of nobody")
+    assert main(["runs", "prune", "--keep", "0", "--yes", *only]) == 0
+    left = {str(path.relative_to(root / "out")) for path in (root / "out").rglob("*.*")}
+    mine = {"checkpoints/best.pt", "mymodel.r0.000001.bin", "report.html"}
+    assert mine | {f"checkpoints/{damaged.name}"} <= left
+    assert ("run.json" in left) == bool(only)
+    assert not any(name.startswith("checkpoints/step-0000000007") for name in left)
+    told = capsys.readouterr().out
+    assert "checkpoints/best.pt" in told and "not known to be ours" in told
 
 
 def test_checkpoints_only(made, root, capsys):

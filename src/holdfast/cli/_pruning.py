@@ -12,14 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.store import FOLDER
+from ..checkpoint.record import record_path
+from ..checkpoint.store import FOLDER, CheckpointStore, Entry
 from ..config import RunSettings
 from ..errors import RunFolderError, UsageError
 from ..report import Line
 from ..report.layout import Span, line
 from ..report.run_list import FoundRun, found_runs, size_of
-from ..report.words import plural, size
+from ..report.words import listed, plural, size
 from ..run import Run, encode, life_of
+from ..run.table import read_header
 from . import _output
 from ._parser import add_format
 from ._run_table import age
@@ -28,6 +30,8 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 # A run of another machine counts as running until it was silent for so long. A guess: nothing
 # that trains writes nothing for a day.
 _SILENT = 86400.0
+# Files that are named where some stay.
+_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,8 @@ class Victim:
     paths: tuple[Path, ...]
     """What is removed, in this order."""
     bytes: int
+    left: tuple[Path, ...] = ()
+    """What stays since it is not known to be ours."""
     error: str = ""
 
 
@@ -46,9 +52,10 @@ class PruneRuns:
 
     A run goes when every rule that is given lets it go. Without --yes nothing is removed: the list
     says what would go and how much. Never touched are runs that are still running, or may be on
-    another machine; links; folders without a run.json or with one that cannot be read; and the
-    files in a run folder that was there before the run, unless holdfast wrote them. The exit
-    code is 1 when something could not be removed.
+    another machine; links; folders without a run.json or with one that cannot be read; and files
+    that holdfast did not write, in a run folder that was there before the run and among the
+    checkpoints: a checkpoint is known by its record and, in such a folder, by its digest. What is
+    in doubt stays and is named. The exit code is 1 when something could not be removed.
 
       holdfast runs prune --keep 10                       all but the newest ten
       holdfast runs prune --older-than 14d --yes          units: m, h, d, w
@@ -112,10 +119,11 @@ def _choose(
         if why:
             spared[one.name] = why
             continue
-        paths = tuple(_checkpoints(one) if checkpoints else _contents(one))
+        left: list[Path] = []
+        paths = tuple(_checkpoints(one, left) if checkpoints else _contents(one, left))
         if paths:
             total = sum(size_of(p) if _is_folder(p) else p.lstat().st_size for p in paths)
-            victims.append(Victim(found=one, paths=paths, bytes=total))
+            victims.append(Victim(found=one, paths=paths, bytes=total, left=tuple(left)))
     return victims, spared
 
 
@@ -134,20 +142,40 @@ def _why_not(one: FoundRun) -> str:
     return ""
 
 
-def _checkpoints(one: FoundRun) -> Iterator[Path]:
+def _checkpoints(one: FoundRun, left: list[Path]) -> Iterator[Path]:
+    """The files of its checkpoints that are ours; ``left`` gets what else there is."""
+    assert one.run is not None
     folder = one.path / FOLDER
-    if _is_folder(folder):
-        yield folder
+    if not _is_folder(folder):
+        return
+    ours: set[Path] = set()
+    for entry in CheckpointStore(folder).entries():
+        # Our own folder holds none of somebody else's under such a name.
+        if one.run.own_folder or (entry.record and not entry.checked().damage):
+            ours |= set(_files_of(entry))
+    kept = [path for path in sorted(folder.rglob("*")) if path not in ours and not _is_folder(path)]
+    left += kept
+    yield from sorted(ours) if kept else (folder,)
 
 
-def _contents(one: FoundRun) -> Iterator[Path]:
+def _files_of(entry: Entry) -> Iterator[Path]:
+    if entry.shared:
+        yield from (entry.path / str(name) for name in entry.record.get("files", ()))
+    yield from (path for path in (entry.path, record_path(entry.path)) if path.is_file())
+
+
+def _contents(one: FoundRun, left: list[Path]) -> Iterator[Path]:
     """What is removed of a run; run.json last, so that a run cut short is still seen as one."""
     assert one.run is not None
     if not one.run.own_folder:
         # Somebody's folder that a run was put into: only what holdfast wrote goes.
         meta = one.run.meta_path
-        yield from (path for path in one.run.recorded_paths() if path != meta)
-        yield from _checkpoints(one)
+        for path in one.run.recorded_paths():
+            if path != meta and not _is_ours(path):
+                left.append(path)
+            elif path != meta:
+                yield path
+        yield from _checkpoints(one, left)
         yield from filter(_is_folder, (one.run.track_folder,))
         yield meta
         return
@@ -155,6 +183,21 @@ def _contents(one: FoundRun) -> Iterator[Path]:
         if path != one.run.meta_path:
             yield path
     yield one.run.meta_path
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file with a name as ours have them begins as ours do."""
+    try:
+        with path.open("rb") as file:
+            if path.name.startswith("ring."):
+                return True
+            if ".bin" in path.suffixes:
+                read_header(file, path)
+                return True
+            head = file.read(1 << 12)
+    except (OSError, RunFolderError):
+        return False
+    return head[:1] in (b"", b"{") or (path.suffix == ".html" and b"holdfast" in head)
 
 
 def _is_folder(path: Path) -> bool:
@@ -169,8 +212,9 @@ def _remove(victim: Victim) -> Victim:
     try:
         for path in victim.paths:
             _remove_path(path)
-        if not any(victim.found.path.iterdir()):
-            victim.found.path.rmdir()
+        for folder in (victim.found.path / FOLDER, victim.found.path):
+            if _is_folder(folder) and not any(folder.iterdir()):
+                folder.rmdir()
     except OSError as error:
         return replace(victim, error=f"cannot remove {error.filename}: {error.strerror}")
     return victim
@@ -197,6 +241,11 @@ def _lines(
             lines.append(line(Span(f"kept  {text}: {victim.error}", "red")))
         else:
             lines.append(line(f"{verb}  {what}{text}"))
+        if victim.left:
+            names = [str(path.relative_to(victim.found.path)) for path in victim.left]
+            told = f"kept  in {victim.found.name}: {listed(names[:_NAMED])}"
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            lines.append(line(Span(f"{told}{more}, not known to be ours", "yellow")))
     lines += [line(Span(f"kept  {name}: {why}", "yellow")) for name, why in spared.items()]
     gone = [victim for victim in victims if not victim.error]
     total = f"{verb} {what}{plural(len(gone), 'run')}, {size(sum(v.bytes for v in gone))}"
@@ -211,6 +260,7 @@ def _plain(victims: Sequence[Victim], spared: dict[str, str], done: bool) -> dic
             "path": str(victim.found.path),
             "bytes": victim.bytes,
             "error": victim.error,
+            "left": [str(path) for path in victim.left],
         }
         for victim in victims
     ]
