@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import FrameType
 
+from ..diagnosis.nonfinite import carried
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..probes.batches import Batch
 from ..probes.step_record import StepRecord
@@ -47,12 +48,16 @@ class BadSteps(EnginePart):
         self._training, self._recovery, self._investigation = training, recovery, investigation
         self._finite_loss, self._feed, self._window = finite_loss, feed, window
         self._explain = explain
+        # The last bad step that the host has seen in time, and how many in a row.
+        self._last = -1
+        self._in_a_row = 0
 
     def seen(self, frame: FrameType, guard: OptimizerGuard, record: StepRecord) -> None:
         """A step that is about to be taken is bad; the host has seen it in time."""
         if self._explain:
             batches, _ = self._feed.here(self._window.losses.passes)
             self._investigate(frame, guard, record, batches)
+            attempt(self, "investigation", self._look_for_carrier, frame, guard, record)
 
     def known(self, guard: OptimizerGuard, record: StepRecord, late: bool) -> None:
         """The numbers of a step, bad or not, are on the host; ``late``: a device has decided."""
@@ -63,6 +68,21 @@ class BadSteps(EnginePart):
             self._investigate(None, guard, record, record.batches)
         if self._recovery.concerns(record):
             attempt(self, "recovery", self._recovery.known, guard, record)
+
+    def _look_for_carrier(
+        self, frame: FrameType, guard: OptimizerGuard, record: StepRecord
+    ) -> None:
+        """Bad steps one after the other: something of the script may carry it on."""
+        follows = 0 <= record.step - self._last <= 1
+        self._in_a_row = self._in_a_row + 1 if follows else 1
+        self._last = record.step
+        if self._in_a_row != carried.AFTER:
+            return
+        found = carried.carries(frame, self._training.known_models())
+        if found is not None:
+            told = {"observed": self._training.iteration, "opt": guard.index, **found}
+            told["origin"] = self._investigation.origin
+            self._training.record_at("cause", record.step, told)
 
     @fail_open("investigation")
     def _investigate(

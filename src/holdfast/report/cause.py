@@ -31,11 +31,13 @@ _PHASES = {
     "optimizer": "in the optimizer",
     "parameter": "in a weight, before the step began",
     "input": "in the batch, before the model saw it",
+    "carried": "kept from one step to the next",
 }
 _HOW = {
     "replay": "holdfast reran this batch and traced it",
     "next": "it happened again on a later step, which was traced",
     "look": "found by inspecting the values of the step",
+    "carried": "found among the values that live across steps",
 }
 
 

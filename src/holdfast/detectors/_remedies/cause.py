@@ -31,7 +31,7 @@ _SYNONYMS = {
 }  # fmt: skip
 _FIELDS = {
     "how": str, "phase": str, "op": str, "file": str, "line": int, "code": str, "start": int,
-    "module": str, "dtype": str, "layer": str, "variable": str,
+    "module": str, "dtype": str, "layer": str, "variable": str, "origin": str,
 }  # fmt: skip
 _STAT_FIELDS = {"dtype": str, "zeros": int, "negative": int, "nan": int, "inf": int, "numel": int}
 
@@ -104,7 +104,9 @@ class Cause:
     """The columns of a table that hold all of its bad values."""
     layer: str = ""
     variable: str = ""
-    """The variable of the loop that held it before the model saw it."""
+    """The variable of the loop that held it before the model saw it, or carries it on."""
+    origin: str = ""
+    """Where it came into such a variable, as far as that is known."""
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Cause:

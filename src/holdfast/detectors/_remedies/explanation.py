@@ -91,6 +91,8 @@ def remedy(cause: Mapping[str, Any]) -> Remedy:
         return words.parameter(known)
     if known.phase == "input":
         return words.batch(known)
+    if known.phase == "carried":
+        return words.carried(known)
     if not known.op:
         return words.unknown(known)
     if known.backward and not places(known) and places(known, "norm"):

@@ -12,7 +12,7 @@ from .sites import Site, sites
 from .source import Edit, unified
 
 # Confidence by how the cause was found; guesses.
-_HOW = {"replay": 1.0, "next": 0.85}
+_HOW = {"replay": 1.0, "next": 0.85, "carried": 1.0}
 # What keeps log, sqrt and division finite, forward and backward. fp16 stores 1e-12 as zero, and
 # its largest number is 65504, which 1/1e-6 and the cube of 1/sqrt(1e-4) already pass.
 _HALF = {"log": "1e-6", "sqrt": "1e-6", "div": "1e-4", "rsqrt": "1e-3"}

@@ -115,6 +115,20 @@ def batch(cause: Cause) -> Remedy:
     )
 
 
+def carried(cause: Cause) -> Remedy:
+    """A tensor of the script keeps it from one step to the next."""
+    name = cause.variable or "a tensor"
+    came = f" (the first at {cause.origin})" if cause.origin else ""
+    new = f"{name} = torch.zeros_like({name})" if cause.dtype else f"start {name} anew"
+    return prescribe(
+        cause,
+        f"{name} carries NaN or inf from step to step",
+        f"a bad batch has entered {name}{came}, which every step reads, and skipping a step does "
+        f"not take it out again: reset it when it is not finite ({new})",
+        0.98,
+    )
+
+
 def already_bad(cause: Cause) -> Remedy | None:
     """NaN went into the operation: it arose earlier."""
     given = (cause.incoming,) if cause.backward else cause.inputs

@@ -113,6 +113,8 @@ class Investigation:
         self._open: Incident | None = None
         self._left = 0
         self._caught = -1
+        self.origin = ""
+        """File and line of the cause that was found last."""
         self.again: list[tuple[Batch, Any]] = []
         """Batches that the loop will be handed once more."""
         self._iterator: weakref.ref[Any] | None = None
@@ -341,5 +343,6 @@ class Investigation:
             known.samples.update(sample for _, sample in found["samples"])
             self._left = self.alert = 0
             self.again.clear()
+            self.origin = f"{found['file']}:{found['line']}"
             data = {"observed": self._training.iteration, "opt": incident.opt, **found}
             self._training.record_at("cause", incident.step, data)

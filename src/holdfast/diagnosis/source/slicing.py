@@ -77,7 +77,7 @@ def sliced(
         NotRepeatable: a value from before them has been overwritten since, or a statement does
             more than compute.
     """
-    needed = _reads(wanted)
+    needed = reads(wanted)
     kept: list[ast.stmt] = []
     rewritten: set[str] = set()
     for statement in reversed(passed):
@@ -90,7 +90,7 @@ def sliced(
         elif why_not or not any(map(spoilt, made)):
             continue
         kept.insert(0, statement)
-        needed = (needed - _surely_writes(statement)) | _exposed(statement)
+        needed = (needed - surely_writes(statement)) | exposed(statement)
         rewritten |= writes(statement)
     lost = {n for n in needed & rewritten if not n.startswith("self.") and n not in given}
     if lost:
@@ -126,44 +126,45 @@ def writes(node: ast.AST) -> set[str]:
     return stored
 
 
-def _surely_writes(statement: ast.stmt) -> set[str]:
+def surely_writes(statement: ast.stmt) -> set[str]:
     """Names that hold nothing from before once the statement has run."""
     if isinstance(statement, ast.Assign):
         return set().union(*(_names(t, ast.Store) for t in statement.targets))
     if isinstance(statement, ast.AnnAssign) and statement.value is not None:
         return _names(statement.target, ast.Store)
     if isinstance(statement, ast.With):
-        return set().union(*map(_surely_writes, statement.body))
+        return set().union(*map(surely_writes, statement.body))
     if isinstance(statement, ast.If) and statement.orelse:
-        one, other = (set[str]().union(*map(_surely_writes, part)) for part in _parts(statement))
+        one, other = (set[str]().union(*map(surely_writes, part)) for part in _parts(statement))
         return one & other
     return set()
 
 
-def _exposed(statement: ast.stmt) -> set[str]:
+def exposed(statement: ast.stmt) -> set[str]:
     """Names a statement reads before it has written them itself."""
     parts = list(_parts(statement))
     if not parts:
-        return _reads(statement)
+        return reads(statement)
     bound: set[str] = set()
     found: set[str] = set()
     for field in ("test", "iter"):
         if hasattr(statement, field):
-            found |= _reads(getattr(statement, field))
+            found |= reads(getattr(statement, field))
     if isinstance(statement, ast.For):
         bound |= _names(statement.target, ast.Store)
     for item in getattr(statement, "items", ()):
-        found |= _reads(item.context_expr)
+        found |= reads(item.context_expr)
         bound |= _names(item.optional_vars, ast.Store) if item.optional_vars else set()
     for part in parts:
         written = set(bound)
         for inner in part:
-            found |= _exposed(inner) - written
-            written |= _surely_writes(inner)
+            found |= exposed(inner) - written
+            written |= surely_writes(inner)
     return found
 
 
-def _reads(node: ast.AST) -> set[str]:
+def reads(node: ast.AST) -> set[str]:
+    """Names a statement uses, and those it adds to."""
     changed = [n.target for n in ast.walk(node) if isinstance(n, ast.AugAssign)]
     own = {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
     for part in ast.walk(node):

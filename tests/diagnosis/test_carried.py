@@ -1,0 +1,182 @@
+"""Bad steps in a row: the tensor of the script that carries the NaN on is named, and no other."""
+
+from __future__ import annotations
+
+import linecache
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.detectors._remedies.explanation import remedy
+from holdfast.diagnosis.source.carried import carried_by_loop
+
+from ..guard.conftest import MakeEngine
+from ..guard.conftest import make_engine as make_engine
+
+MODELS = """
+import torch
+from torch import nn
+BAD = (3,)
+def data():
+    for step in range(12):
+        x = torch.full((4, 2), 0.1 * step)
+        yield step, x * torch.nan if step in BAD else x
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.LSTMCell(2, 3), nn.Linear(3, 1)
+        self.state, self.last = None, None
+    def forward(self, x, state=None):
+        state = self.cell(x, state)
+        return self.head(state[0]), state
+net = Cell()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+"""
+LOOPS = {
+    "a state of two": (
+        """
+        state = None
+        for step, x in data():
+            out, state = net(x, state)
+            state = tuple(s.detach() for s in state)
+            out.sum().backward()
+            opt.step()
+            opt.zero_grad()
+        """,
+        "state",
+    ),
+    "through a function": (
+        """
+        def train_step(x, h):
+            h = net.cell(x, (h, h))[0]
+            net.head(h).sum().backward()
+            opt.step()
+            opt.zero_grad()
+            return h.detach()
+        hidden = torch.zeros(4, 3)
+        for step, x in data():
+            hidden = train_step(x, hidden)
+        """,
+        "hidden",
+    ),
+    "an attribute of a trainer": (
+        """
+        class Trainer:
+            def __init__(self):
+                self.h = torch.zeros(4, 3)
+            def step(self, x):
+                h = net.cell(x, (self.h, self.h))[0]
+                net.head(h).sum().backward()
+                opt.step()
+                opt.zero_grad()
+                self.h = h.detach()
+        trainer = Trainer()
+        for step, x in data():
+            trainer.step(x)
+        """,
+        "self.h",
+    ),
+    "a baseline of the loss": (
+        """
+        mean = torch.zeros(())
+        for step, x in data():
+            loss = net(x)[0].sum()
+            mean = 0.9 * mean + 0.1 * loss.detach()
+            (loss - mean).square().backward()
+            opt.step()
+            opt.zero_grad()
+        """,
+        "mean",
+    ),
+    "a sum that is only printed": (
+        """
+        BAD = (3, 4, 5, 6)
+        total = torch.zeros(())
+        for step, x in data():
+            loss = net(x)[0].sum()
+            total = total + loss.detach()
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+        print(total)
+        """,
+        "",
+    ),
+    "what is made anew in each step": (
+        """
+        BAD = (3, 4, 5, 6)
+        for step, x in data():
+            h = torch.zeros(4, 3)
+            h = net.cell(x, (h, h))[0]
+            net.last = h.detach()
+            loss = net.head(h).sum()
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+        """,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_what_carries_it_on_is_named(make_engine: MakeEngine, name: str, tmp_path: Any) -> None:
+    engine = make_engine(replay=False)
+    loop, expected = LOOPS[name]
+    path = tmp_path / "train.py"
+    source = MODELS + textwrap.dedent(loop)
+    path.write_text(source)
+    linecache.checkcache(str(path))
+    torch.manual_seed(0)
+    exec(compile(source, str(path), "exec"), {"__name__": "__main__", "__file__": str(path)})
+    engine.close()
+    assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+    told = engine.memory.of_kind("cause")  # type: ignore[attr-defined]
+    carried = [data for data in told if data["phase"] == "carried"]
+    assert [data["variable"] for data in carried] == ([expected] if expected else [])
+    for data in carried:
+        assert expected in source.splitlines()[data["line"] - 1]
+        said = remedy(data)
+        assert f"{expected} carries NaN" in said.headline and "reset it" in said.text
+
+
+def test_an_attribute_that_forward_reads_before_it_writes_it(
+    make_engine: MakeEngine, tmp_path: Any
+) -> None:
+    """The module keeps its state itself."""
+    path = tmp_path / "model.py"
+    text = """
+    import torch
+    from torch import nn
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.h, self.seen = nn.GRUCell(2, 3), torch.zeros(4, 3), None
+        def forward(self, x):
+            h = self.cell(x, self.h)
+            self.h = h.detach()
+            self.seen = h.detach()
+            return h
+    """
+    path.write_text(textwrap.dedent(text))
+    space: dict[str, Any] = {"__name__": "model"}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    engine = make_engine(replay=False)
+    net = space["Net"]()
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(8):
+        net(torch.full((4, 2), torch.nan if step == 2 else 1.0)).sum().backward()
+        opt.step()
+        opt.zero_grad()
+    engine.close()
+    told = engine.memory.of_kind("cause")  # type: ignore[attr-defined]
+    found = [(d["variable"], d["line"]) for d in told if d["phase"] == "carried"]
+    assert found == [("self.h", 10)]
+
+
+def test_a_line_outside_of_any_loop(tmp_path: Any) -> None:
+    path = tmp_path / "flat.py"
+    path.write_text("x = 1\ny = x\n")
+    assert carried_by_loop(str(path), 2) == {} == carried_by_loop(str(tmp_path / "none.py"), 1)
