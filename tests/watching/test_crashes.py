@@ -126,8 +126,12 @@ def test_without_a_with_block(tmp_path: Path) -> None:
         sys.last_value = error
     watch.close()  # as at exit
     (finding,) = found(tmp_path / "run")
-    assert finding.code == "RUN001" and any("[RUN001]" in line for line in said)
-    assert watch.report().startswith("holdfast: crashed with ValueError: its own")
+    assert finding.code == "RUN001" and not any("[RUN001]" in line for line in said)
+    told = watch.report().splitlines()
+    assert told[0].startswith("holdfast: crashed with ValueError after 3 steps")
+    assert said[-1].splitlines() == told and any(
+        "  RUN001  ValueError: its own at " in t for t in told[-4:]
+    )
 
 
 def test_an_exception_of_an_earlier_cell_is_none_of_the_loop(tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ class Drain:
         detectors: Iterable[type[Detector]],
         say: Callable[[str], None],
         heartbeat: Heartbeat | None = None,
+        *,
+        summed_up: bool = False,
     ) -> None:
         self.run = run
         self.errors: list[str] = []
@@ -85,6 +87,7 @@ class Drain:
             quiet=settings.run.quiet,
             verbose=settings.run.verbose,
             health=settings.run.health,
+            summed_up=summed_up,
             start=start_line(
                 str(run.meta.get("script", "")),
                 str(run.path),

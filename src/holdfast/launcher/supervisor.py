@@ -147,7 +147,10 @@ def _open_drain(run: Run, owner: str, settings: Settings) -> Drain:
     for warning in plugins.warnings:
         say(f"holdfast: {warning}")
     heartbeat = Heartbeat(settings.run.hang_after)
-    return Drain(run, owner, settings, (*ALL, *plugins.detectors), put, heartbeat)
+    # A process that may be started again ends without a summary of its own.
+    alone = os.environ.get("WORLD_SIZE", "1") == "1" and not settings.restart.times
+    detectors = (*ALL, *plugins.detectors)
+    return Drain(run, owner, settings, detectors, put, heartbeat, summed_up=alone)
 
 
 def _wait(

@@ -62,6 +62,16 @@ def paragraph(
     return lines
 
 
+def diff_lines(diff: str, indent: int) -> list[Line]:
+    """A change as a diff, never wrapped; its location is printed above."""
+    styles = {"+": "green", "-": "red"}
+    return [
+        line(" " * indent, Span(row, styles.get(row[:1], "")))
+        for row in diff.splitlines()
+        if not row.startswith("@@")
+    ]
+
+
 def plain(lines: Iterable[Line]) -> str:
     """The lines without colours, each ending in a newline."""
     return "".join("".join(_text(span) for span in one).rstrip() + "\n" for one in lines)

@@ -58,6 +58,7 @@ class Live:
         health: steps between two health lines; 0 for none.
         start: the first line, when training begins.
         terminal: where lines appear; standard error's when not given.
+        summed_up: a summary follows, which tells of the exception that ended the run.
     """
 
     def __init__(
@@ -69,11 +70,13 @@ class Live:
         health: int = 0,
         start: str = "",
         terminal: Terminal | None = None,
+        summed_up: bool = False,
     ) -> None:
         self._say = say
         self._quiet, self._verbose = quiet, verbose
         self._start = start
         self._terminal = terminal
+        self._summed_up = summed_up
         self._counts: dict[str, int] = {}
         self._known: dict[tuple[int, Key], int] = {}
         self._printed: set[str] = set()
@@ -92,7 +95,8 @@ class Live:
             if event.kind != "quarantine":
                 self._show_event(event)
         for finding in sorted(findings, key=lambda f: f.last_step):
-            self._show_finding(finding)
+            if not (self._summed_up and "traceback" in finding.evidence):
+                self._show_finding(finding)
         for event in after:
             self._show_event(event)
 

@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, cast
 
 from ..run import Run
@@ -16,6 +16,8 @@ from . import words
 from .layout import Line, Span, line, paragraph
 from .rescue_words import number_in, text_in
 
+# The folder of a run in which they are; a run is loaded by its newest good one.
+_CHECKPOINTS = "checkpoints"
 LOOSE = "parameters"
 """What the tensors of an optimizer are saved as that belong to no module."""
 
@@ -116,8 +118,8 @@ def _on_disk(saved: SavedState, found: Resumable, run: Path) -> SavedState:
     )
 
 
-def saved_lines(saved: SavedState | None, width: int) -> list[Line]:
-    """The same as lines of a text report."""
+def saved_lines(saved: SavedState | None, width: int, *, brief: bool = False) -> list[Line]:
+    """The same as lines of a text report; ``brief`` without the lines of python that load it."""
     if saved is None:
         return []
     lines: list[Line] = []
@@ -126,8 +128,10 @@ def saved_lines(saved: SavedState | None, width: int) -> list[Line]:
         lines += paragraph(text, label="not saved", indent=2, width=width, label_style="yellow")
     if saved.path:
         lines += [line("  ", Span("saved   ", "dim"), saved.path)]
-        lines += paragraph(saved.what, indent=10, width=width)
-        lines += [line(" " * 10, Span(row, "cyan")) for row in saved.code]
+        how = "; to load it see the report" if brief and saved.code else ""
+        lines += paragraph(f"{saved.what}{how}", indent=10, width=width)
+        code = () if brief else saved.code
+        lines += [line(" " * 10, Span(_fitted(row, saved.path, width), "cyan")) for row in code]
     if saved.goes_on:
         lines += [line("  ", Span("go on   ", "dim"), Span(saved.goes_on, "cyan"))]
         lines += paragraph(saved.goes_back, indent=10, width=width)
@@ -135,6 +139,16 @@ def saved_lines(saved: SavedState | None, width: int) -> list[Line]:
         text = f"this run cannot be resumed: {saved.why_not}"
         lines += paragraph(text, label="go on  ", indent=2, width=width, label_style="dim")
     return lines
+
+
+def _fitted(row: str, path: str, width: int) -> str:
+    """A line that loads a checkpoint; by the folder of the run where its name is too long.
+
+    A terminal would break it amid a word, and what is copied from there would not run.
+    """
+    folder = PurePath(path).parent
+    short = 10 + len(row) <= width or folder.name != _CHECKPOINTS
+    return row if short else row.replace(path, str(folder.parent))
 
 
 def saved_line(event: Event) -> str:

@@ -9,6 +9,7 @@ from . import words
 from .cause import Cause, cause_of
 from .cost import cost_words
 from .crash import crash_of
+from .crash_end import crash_end_lines, is_told_above
 from .environment import environment_of, lane_notes
 from .facts import echoes, groups_to_show, modules_of
 from .joined_findings import FindingGroup
@@ -16,6 +17,7 @@ from .layout import (
     WIDTH,
     Line,
     Span,
+    diff_lines,
     line,
     paragraph,
 )
@@ -63,6 +65,14 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     """Summary that ``holdfast run`` prints at the end: verdict, findings, where to look."""
     width = max(40, width)
     style = _OUTCOMES.get(summary.outcome, "bold red")
+    shown = groups_to_show(summary.finding_groups)[0]
+    crash = next((group for group in shown if is_told_above(summary, group)), None)
+    if crash is not None:
+        between = [
+            row for group in shown if group is not crash for row in _told(group, summary, width)
+        ]
+        between += _gaps(summary, width)
+        return crash_end_lines(summary, crash, between, width)
     facts = [words.plural(len(summary.findings), "finding")]
     facts += [words.plural(summary.skipped, "step") + " skipped"] if summary.skipped else []
     facts += [summary.loss_change] if summary.loss_change else []
@@ -71,28 +81,9 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     did = f"; {summary.interventions}" if summary.interventions else ""
     text = f"{summary.ending.line}{after}{did}. {_sentence(facts)}{_cost(summary)}"
     lines = paragraph(text, label="holdfast:", width=width, label_style=style)
-    for group in groups_to_show(summary.finding_groups)[0]:
-        finding = group.finding
-        block = partial(paragraph, indent=2, column=8, width=width)
-        said = f"{finding.message}{words.doubt(finding)}"
-        lines += block(said, label=finding.code, label_style=_STYLES[finding.severity])
-        often = words.occurrences(finding)
-        lines += block(often) if often else []
-        if summary.ranks and not finding.code.startswith("RNK"):
-            who = [words.ranks(group.ranks), f"so also {echo}" if (echo := echoes(group)) else ""]
-            lines += block("; ".join(filter(None, who)))
-        cause = cause_of(finding)
-        if cause is not None and (cause.headline or cause.where not in finding.message):
-            data = f", {cause.data}" if cause.data else ""
-            lines += block(f"cause: {_origin(cause, finding)}{data}", style="bold")
-        lines += block(finding.advice, style="dim")
-        lines += _diff(cause, indent=10) if cause is not None else []
-        for other in group.findings[1:]:
-            lines += block(f"so also {other.code}, {other.message}", style="dim")
-    for note in summary.not_covered:
-        lines += paragraph(note, label="not covered", indent=2, width=width, label_style="yellow")
-    for note in summary.unreadable:
-        lines += paragraph(note, label="damaged", indent=2, width=width, label_style="red")
+    for group in shown:
+        lines += _told(group, summary, width)
+    lines += _gaps(summary, width)
     lines += saved_lines(summary.saved_state, width)
     pointers = {"report": summary.page, "text": f"holdfast report {summary.path}"}
     if not summary.page:
@@ -100,6 +91,38 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     if summary.finding_groups:
         pointers["explain"] = f"holdfast explain {summary.finding_groups[0].finding.code}"
     lines += [line("  ", Span(name.ljust(8), "dim"), where) for name, where in pointers.items()]
+    return lines
+
+
+def _told(group: FindingGroup, summary: RunSummary, width: int) -> list[Line]:
+    """A finding in the summary: what, how often, by whom, why, what to do."""
+    finding = group.finding
+    block = partial(paragraph, indent=2, column=8, width=width)
+    said = f"{finding.message}{words.doubt(finding)}"
+    lines = block(said, label=finding.code, label_style=_STYLES[finding.severity])
+    often = words.occurrences(finding)
+    lines += block(often) if often else []
+    if summary.ranks and not finding.code.startswith("RNK"):
+        who = [words.ranks(group.ranks), f"so also {echo}" if (echo := echoes(group)) else ""]
+        lines += block("; ".join(filter(None, who)))
+    cause = cause_of(finding)
+    if cause is not None and (cause.headline or cause.where not in finding.message):
+        data = f", {cause.data}" if cause.data else ""
+        lines += block(f"cause: {_origin(cause, finding)}{data}", style="bold")
+    lines += block(finding.advice, style="dim")
+    lines += diff_lines(cause.diff, indent=10) if cause is not None else []
+    for other in group.findings[1:]:
+        lines += block(f"so also {other.code}, {other.message}", style="dim")
+    return lines
+
+
+def _gaps(summary: RunSummary, width: int) -> list[Line]:
+    """What was not guarded, and what cannot be read."""
+    lines: list[Line] = []
+    for note in summary.not_covered:
+        lines += paragraph(note, label="not covered", indent=2, width=width, label_style="yellow")
+    for note in summary.unreadable:
+        lines += paragraph(note, label="damaged", indent=2, width=width, label_style="red")
     return lines
 
 
@@ -135,7 +158,7 @@ def finding_lines(group: FindingGroup, width: int = WIDTH, *, several: bool = Fa
     if finding.action == RESTART:
         lines += block(restarted(finding), label="did")
     lines += block(finding.advice, label="next")
-    lines += _diff(cause, indent=12) if cause is not None else []
+    lines += diff_lines(cause.diff, indent=12) if cause is not None else []
     for other in group.findings[1:]:
         lines += block(f"{other.code}, {other.message}", label="so also")
         lines += block(other.advice)
@@ -258,16 +281,6 @@ def _origin(cause: Cause, finding: Finding) -> str:
     # Of memory and time the message says it all, and the place alone is left to tell.
     told = "" if cause.headline and cause.headline in finding.message else cause.headline
     return " at ".join(filter(None, [told, cause.where])) or cause.headline
-
-
-def _diff(cause: Cause, indent: int) -> list[Line]:
-    """The change as a diff, never wrapped; its location is printed above."""
-    styles = {"+": "green", "-": "red"}
-    return [
-        line(" " * indent, Span(row, styles.get(row[:1], "")))
-        for row in cause.diff.splitlines()
-        if not row.startswith("@@")
-    ]
 
 
 def _sentence(facts: list[str]) -> str:

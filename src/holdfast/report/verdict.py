@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..types import Finding, Severity
 from . import words
 from .cause import cause_of, names_in
+from .crash import crash_of
 from .restarts import restart_line
 from .summary import RunSummary
 
@@ -90,14 +91,27 @@ def _fate(summary: RunSummary) -> str:
 
 
 def _cut_short(summary: RunSummary) -> str:
-    line = summary.ending.line.removeprefix("crashed with ").removeprefix("failed with ")
-    joint = "," if "," in line or ":" in line else ""
-    after = f"{joint} after {words.plural(summary.steps, 'step')}"
-    again = restart_line(summary.meta)
-    after += f", {again}" if again else ""
+    line = summary.ending.line
+    first = summary.findings[0] if summary.findings else None
+    others = words.plural(len(summary.findings) - 1, "other finding")
+    more = f" and {others}" if len(summary.findings) > 1 else ""
     found = ""
-    if summary.findings:
-        found = f"; found: {headline_of(summary.findings[0])}"
-        others = len(summary.findings) - 1
-        found += f" and {words.plural(others, 'other finding')}" if others else ""
-    return f"{words.capital(line)}{after}{found}."
+    if first is not None and line.startswith("crashed with ") and crash_of(first) is not None:
+        line, found = _answer(first, line), f";{more.removeprefix(' and')}" * bool(more)
+    elif first is not None:
+        found = f"; found: {headline_of(first)}{more}"
+    line = line.removeprefix("crashed with ").removeprefix("failed with ")
+    joint = "," if "," in line or ":" in line else ""
+    again = restart_line(summary.meta)
+    after = f"{joint} after {words.plural(summary.steps, 'step')}{f', {again}' if again else ''}"
+    names = set[str]() if first is None else names_in(first, cause_of(first))
+    return f"{words.capital(line, names)}{after}{found}."
+
+
+def _answer(crash: Finding, line: str) -> str:
+    """Why a run crashed, where that is known, else by what: its finding has the whole exception."""
+    cause, error = cause_of(crash), crash.evidence.get("error")
+    if cause is None or not isinstance(error, str):
+        return line
+    kind = error.partition(":")[0]
+    return headline_of(crash) if cause.headline else f"{kind} at {cause.near}"

@@ -31,6 +31,7 @@ class LeftLoop:
         place: finds the run folder and the lane, and makes them where there was no step yet.
         detectors: those of the run.
         say: where lines go.
+        summed_up: whether the summary comes after it.
     """
 
     def __init__(
@@ -39,8 +40,11 @@ class LeftLoop:
         place: Callable[[], tuple[Run, str]],
         detectors: Sequence[type[Detector]],
         say: Callable[[str], None],
+        *,
+        summed_up: bool = False,
     ) -> None:
         self._words, self._place, self._detectors, self._say = words, place, detectors, say
+        self._summed_up = summed_up
         _open.append(self)
 
     def settle(self) -> None:
@@ -74,7 +78,7 @@ class LeftLoop:
         if rank == 0:
             run.update_meta(status="finished", exit_code=1)
             make_page(run, self._say)
-        Live(self._say).show(found)
+        Live(self._say, summed_up=self._summed_up).show(found)
 
 
 def settle_all() -> None:

@@ -208,7 +208,8 @@ class RecordedRun:
             self.engine.close()
         if left is not None:
             self._left = True
-            LeftLoop(left, self._lane(), _detectors(), self._say)
+            later = self._summary and has_cells()
+            LeftLoop(left, self._lane(), _detectors(), self._say, summed_up=later)
         return code
 
     def _lane(self) -> Callable[[], tuple[Run, str]]:
@@ -238,7 +239,9 @@ class RecordedRun:
             raise
         owner = uuid.uuid4().hex
         recorder = Recorder(run, session.rank(), os.getpid(), owner, settings.run.ring_mib << 20)
-        self._thread = DrainThread(Drain(run, owner, settings, _detectors(), self._say))
+        summed_up = self._summary and (self._alone or session.rank() == 0)
+        drain = Drain(run, owner, settings, _detectors(), self._say, summed_up=summed_up)
+        self._thread = DrainThread(drain)
         if session.rank() == 0:
             self._follower = Follower.start(run.path, settings, self._say)
         return recorder

@@ -47,7 +47,7 @@ def finding_html(group: FindingGroup, number: int | str, known: PageFacts = ALON
     return tag(
         "article",
         _head(finding, cause, f"finding-{number}"),
-        tag("p", prose(words.clip(words.capital(finding.message), _MESSAGE)), class_="seen"),
+        None if crash else _seen(finding),  # its traceback below has the message
         _excerpt(cause) if cause else None,
         _stats(cause) if cause and cause.stats else None,
         _numbers(facts),
@@ -75,6 +75,8 @@ def _folded(group: FindingGroup, number: str, known: PageFacts) -> Html:
 
 def _head(finding: Finding, cause: Cause | None, key: str) -> Html:
     title = title_of(finding, cause)
+    if crash_of(finding) is not None:  # its cause stands above all, in the verdict
+        title = str(finding.evidence.get("error") or title)
     at = None
     if cause and cause.where:
         at = tag("p", tag("code", cause.where), class_="at")
@@ -82,6 +84,10 @@ def _head(finding: Finding, cause: Cause | None, key: str) -> Html:
     code = tag("span", finding.code, class_="code")
     place = tag("p", cause.place, class_="place") if cause and cause.place else None
     return join(tag("h3", badge, " ", code, " ", title, id=key), at, place)
+
+
+def _seen(finding: Finding) -> Html:
+    return tag("p", prose(words.clip(words.capital(finding.message), _MESSAGE)), class_="seen")
 
 
 def _excerpt(cause: Cause) -> Html | None:

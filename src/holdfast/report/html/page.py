@@ -52,9 +52,11 @@ def page(record: Record) -> str:
 
 
 def _sections(record: Record) -> Iterable[Html | None]:
+    # Of a run that died the first question is why; the loss is what led there.
+    died = record.summary.ending.died
+    first = (_findings, _loss) if died else (_loss, _findings)
+    yield from (one(record) for one in first)
     yield from (
-        _loss(record),
-        _findings(record),
         _ranks(record),
         _saved(record),
         _stories(record),
