@@ -323,8 +323,8 @@ def test_a_run_without_losses(make_run, make_rows):
 def test_a_run_that_was_never_finite(make_run, make_rows):
     rows = make_rows(30, loss=NAN, loss_bad=1, grad_bad=8, grad_norm=NAN, grad_max=INF, skipped=1)
     text = report_html(make_run(rows))
-    assert verdict(text) == ("warn", "Finished with findings")
-    assert "30 of 30 steps were skipped" in Page(text).text
+    assert verdict(text) == ("bad", "Not training")
+    assert "The training does not go on: 30 of 30 steps skipped" in Page(text).text
 
 
 def test_columns_that_were_never_recorded(make_run, make_rows):

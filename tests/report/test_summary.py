@@ -5,7 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from holdfast.report import summarize
+from holdfast.report import plain, summarize
+from holdfast.report.html.card import card
+from holdfast.report.text import end_lines, report_lines
+from holdfast.report.verdict import verdict_of
 from holdfast.run import Run
 
 NAN = np.nan
@@ -29,6 +32,26 @@ def test_findings_and_skips(make_run, make_rows):
     summary = summarize(make_run(make_rows(20, **POISON)))
     assert [f.code for f in summary.findings] == ["NUM001"]
     assert summary.skipped == 1
+
+
+def test_a_run_that_skips_nearly_all_of_its_steps_does_not_train(make_run, make_rows):
+    """It is the first thing to say: in the verdict, the text and the summary at the end."""
+    bad = {step: 1 for step in range(3, 50)}
+    run = make_run(make_rows(50, loss=dict.fromkeys(bad, NAN), loss_bad=bad, skipped=bad))
+    summary = summarize(run)
+    told = "he training does not go on: 47 of 50 steps skipped"
+    assert summary.stands_still and verdict_of(summary).word == "Not training"
+    assert verdict_of(summary).tone == "bad" and told in verdict_of(summary).sentence
+    assert "went on" not in verdict_of(summary).sentence
+    for lines in (end_lines(summary), report_lines(summary)):
+        assert told in " ".join(plain(lines).split())
+    assert told in card(summary)
+
+
+def test_some_skipped_steps_leave_a_training_that_goes_on(make_run, make_rows):
+    bad = {step: 1 for step in range(3, 28)}
+    summary = summarize(make_run(make_rows(50, loss_bad=bad, skipped=bad)))
+    assert not summary.stands_still and summary.skipped_steps == "25 steps skipped"
 
 
 @pytest.mark.parametrize(

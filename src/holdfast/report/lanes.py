@@ -25,6 +25,8 @@ from . import pace
 from .cost import Cost, cost_of
 from .ending import gone_together
 
+# Skipped steps below which no run is said to stand still: a guess, a first few are no rule.
+_FEW = 20
 PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other", "collective")
 
 
@@ -57,6 +59,8 @@ class LaneSummary:
     """Losses of the first optimizer that were NaN or infinite."""
     mean_loss: float = math.nan
     """Mean of the others, as the script's own average would be without the bad ones."""
+    stands_still: bool = False
+    """Most of the steps of the first optimizer were skipped: the training did not go on."""
     phases: Mapping[str, float] = field(default_factory=dict[str, float])
     """Mean seconds per step."""
     pace: str = ""
@@ -141,7 +145,8 @@ def summarize_lane(data: LaneData) -> LaneSummary:
     end = next((e.data for e in reversed(data.events) if e.kind == "end"), None)
     steps = rows["step"] if len(rows) else np.zeros(0, dtype=np.int64)
     written = max(len(rows), int(end.get("steps", 0)) if end else 0)
-    skipped = int(np.sum(left_out(data)))
+    out = left_out(data)
+    skipped = int(np.sum(out))
     mine = first_optimizer(rows)
     losses, bad = column(rows, "loss")[mine], column(rows, "loss_bad")[mine] > 0
     known = np.flatnonzero(np.isfinite(losses) | bad)
@@ -164,6 +169,7 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         finite_step=int(steps[mine][finite[-1]]) if finite.size else -1,
         bad_losses=int(np.sum(bad)),
         mean_loss=_mean(losses),
+        stands_still=_stands_still(steps, steps[mine & out] if len(rows) else steps),
         cost=cost_of(rows, written, data.events),
         phases=phases,
         pace=pace.verdict(rows[first_optimizer(rows)], phases),
@@ -173,6 +179,12 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         ended=end is not None,
         end=_end(data.events),
     )
+
+
+def _stands_still(steps: NDArray[np.int64], skipped: NDArray[np.int64]) -> bool:
+    """Whether more than half of the steps, and not only a few, were skipped."""
+    count = len(np.unique(skipped))
+    return count >= _FEW and 2 * count > int(steps[-1] - steps[0]) + 1
 
 
 def _end(events: Sequence[Event]) -> str:

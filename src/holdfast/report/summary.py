@@ -116,6 +116,19 @@ class RunSummary:
         return count + here * bool(self.before)
 
     @property
+    def stands_still(self) -> bool:
+        """Whether most steps of a rank were skipped: the training did not go on."""
+        return any(lane.stands_still for lane in self.lanes)
+
+    @property
+    def skipped_steps(self) -> str:
+        """``3 steps skipped``; of a training that stands still what that means. Empty for none."""
+        if self.stands_still:
+            share = f"{words.number(self.skipped)} of {words.plural(self.steps, 'step')} skipped"
+            return f"the training does not go on: {share}"
+        return f"{words.plural(self.skipped, 'step')} skipped" if self.skipped else ""
+
+    @property
     def loss_change(self) -> str:
         """How the loss moved: ``loss 5.6 → 0.05``; empty when it was never seen."""
         if not self.bad_losses or math.isfinite(self.last_loss):

@@ -74,7 +74,7 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
         between += _gaps(summary, width)
         return crash_end_lines(summary, crash, between, width)
     facts = [words.plural(len(summary.findings), "finding")]
-    facts += [words.plural(summary.skipped, "step") + " skipped"] if summary.skipped else []
+    facts += [summary.skipped_steps] if summary.skipped else []
     facts += [summary.loss_change] if summary.loss_change else []
     facts += [bad] if (bad := words.bad_losses(summary.bad_losses, summary.mean_loss)) else []
     after = f"{',' * (',' in summary.ending.line)} after {summary.length}"
@@ -177,7 +177,7 @@ def _verdict(summary: RunSummary, width: int) -> list[Line]:
     again = restart_line(summary.meta)
     facts = [
         words.plural(len(summary.findings), "finding"),
-        f"{words.plural(summary.skipped, 'step')} skipped" if summary.skipped or not again else "",
+        summary.skipped_steps or ("" if again else f"{words.plural(0, 'step')} skipped"),
         again,
         words.plural(summary.rollbacks, "rollback") if summary.rollbacks else "",
         summary.loss_change,

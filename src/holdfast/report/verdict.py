@@ -47,6 +47,10 @@ def verdict_of(summary: RunSummary) -> Verdict:
         sentence = _finished(summary)
     else:
         sentence = _cut_short(summary)
+    if summary.stands_still and summary.outcome in ("finished", "running", "interrupted"):
+        # How it ended matters less than that nothing came of it.
+        word, tone = "Not training", BAD
+        sentence = f"{words.capital(summary.skipped_steps)}. {sentence}"
     return Verdict(word=word, tone=tone, sentence=sentence)
 
 
@@ -77,6 +81,8 @@ def _finished(summary: RunSummary) -> str:
 
 def _fate(summary: RunSummary) -> str:
     done: list[str] = []
+    if summary.stands_still:
+        return "nothing was learnt from the steps that were skipped"
     if summary.skipped:
         share = f"{words.number(summary.skipped)} of {words.plural(summary.steps, 'step')}"
         done.append(f"{share} {'was' if summary.skipped == 1 else 'were'} skipped")

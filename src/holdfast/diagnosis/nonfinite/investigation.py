@@ -1,5 +1,8 @@
 """Investigation after a bad step: finds the line; each distinct fault gets few of them.
 
+Bad steps in a row of an explained fault are equal as soon as an exam names no other sample: a state
+that carries the NaN on makes every later step bad, and they are counted, not looked into.
+
 Three ways, the first that works:
 
 1. At once, on the host: the frame that called ``backward`` is still there, so its loss is
@@ -59,6 +62,10 @@ class Explained:
 
     samples: set[Any] = field(default_factory=set[Any])
     exams: int = 0
+    last: int = -1
+    """The step that had it last."""
+    nothing_new: bool = False
+    """The last exam named no other sample: until a step without it, all are counted as equal."""
 
 
 class PoisonedTraining(Protocol):
@@ -292,7 +299,10 @@ class Investigation:
 
     def _another(self, known: Explained) -> bool:
         """Whether the batch must hold a sample of a known fault that was not named so far."""
-        if not known.samples or known.exams >= _SAMPLES:
+        at, before = self._training.iteration, known.last
+        known.last = at
+        known.nothing_new = known.nothing_new and before >= at - 1
+        if not known.samples or known.exams >= _SAMPLES or known.nothing_new:
             return False
         drawn = [index for batch in self._here()[0] for index in batch.indices or ()]
         return bool(drawn) and known.samples.isdisjoint(drawn)
@@ -303,11 +313,13 @@ class Investigation:
         exam: Callable[[FrameType | None, Scene], dict[str, Any] | None],
         frame: FrameType | None,
     ) -> None:
-        if fault in self._explained:
-            self._explained[fault].exams += 1
-        else:
+        known = self._explained.get(fault)
+        if known is None:
             self._tried[fault] += 1
         self._found = exam(frame, self._scene())
+        if known is not None:
+            named = {sample for _, sample in self._found["samples"]} if self._found else set[Any]()
+            known.exams, known.nothing_new = known.exams + 1, named <= known.samples
 
     def _order(self, incident: Incident, batches: Sequence[Batch], *, known_in_time: bool) -> None:
         self._tried[incident.fault] += 1

@@ -35,7 +35,7 @@ def card(summary: RunSummary | None) -> str:
     more = len(summary.finding_groups) - len(shown[:_FINDINGS])
     facts = [
         words.plural(summary.steps, "step"),
-        f"{words.number(summary.skipped)} skipped" if summary.skipped else "",
+        summary.skipped_steps,
         words.loss_change(summary.first_loss, summary.last_loss),
         words.plural(len(summary.finding_groups), "finding"),
     ]

@@ -1,0 +1,66 @@
+"""How often a fault is looked into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.config import GuardSettings
+from holdfast.diagnosis.nonfinite import investigation, provenance
+from holdfast.probes.batches import Batch
+
+
+class Training:
+    """Counts the steps, and keeps what is told."""
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self.told: list[int] = []
+
+    def has_bad_gradient(self) -> bool:
+        return False
+
+    def scene(self, batches: object, rng: object, loss: object) -> Any:
+        return None
+
+    def record_at(self, kind: str, step: int, data: object) -> None:
+        self.told.append(step)
+
+
+class Run:
+    """Bad steps, one after the other; exams find what ``answers`` says for the step."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: dict[int, int]) -> None:
+        self.training, self.exams, self.answers = Training(), list[int](), answers
+        monkeypatch.setattr(provenance, "of_loss", self._exam)
+        monkeypatch.setattr(provenance, "spot", lambda _: "train.py:9")
+        self.asked = investigation.Investigation(GuardSettings(), self.training, self._here)
+
+    def _here(self) -> tuple[list[Batch], None]:
+        return [Batch(None, [self.training.iteration], 0, None)], None
+
+    def _exam(self, *_: object) -> dict[str, Any] | None:
+        step = self.training.iteration
+        self.exams.append(step)
+        return {"samples": [[0, self.answers[step]]]} if step in self.answers else None
+
+    def bad(self, *steps: int) -> None:
+        for step in steps:
+            self.training.iteration = step
+            self.asked.loss_is_bad(None)
+            self.asked.step_is_bad(None, 0, step, None, [])
+            self.asked.step_ends()
+
+
+def test_equal_bad_steps_in_a_row_are_looked_into_once_and_then_counted(monkeypatch):
+    """A state that carries the NaN on: every later step is bad for the same reason."""
+    run = Run(monkeypatch, {3: 3})
+    run.bad(*range(3, 50))
+    assert run.exams == [3, 4]
+
+
+def test_another_sample_is_found_after_good_steps_and_in_a_row(monkeypatch):
+    run = Run(monkeypatch, {3: 3, 4: 4, 5: 5, 20: 20})
+    run.bad(3, 4, 5, 6, 7, 8, 20)
+    assert run.exams == [3, 4, 5, 6, 20]
