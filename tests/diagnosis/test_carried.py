@@ -180,3 +180,46 @@ def test_a_line_outside_of_any_loop(tmp_path: Any) -> None:
     path = tmp_path / "flat.py"
     path.write_text("x = 1\ny = x\n")
     assert carried_by_loop(str(path), 2) == {} == carried_by_loop(str(tmp_path / "none.py"), 1)
+
+
+LEFT = """
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls, self.size = nn.Linear(2, 1), 0, 4
+    def forward(self, x):
+        self.calls += 1
+        return self.layer(x)
+net = Net()
+average = AveragedModel(net)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(6):
+    net(torch.full((4, 2), torch.nan if step in BAD else 1.0)).sum().backward()
+    opt.step()
+    opt.zero_grad()
+    average.update_parameters(net)
+"""
+
+
+@pytest.mark.parametrize("bad", [(), (2, 4)])
+def test_what_a_skipped_step_leaves_behind_is_told_once(
+    make_engine: MakeEngine, bad: tuple[int, ...], tmp_path: Any
+) -> None:
+    """By name and line, and only where a step was skipped."""
+    path = tmp_path / "train.py"
+    path.write_text(LEFT)
+    linecache.checkcache(str(path))
+    engine = make_engine(replay=False)
+    space = {"__name__": "__main__", "__file__": str(path), "BAD": bad}
+    exec(compile(LEFT, str(path), "exec"), space)
+    engine.close()
+    assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+    told = [data["why"] for data in engine.memory.of_kind("not_covered")]  # type: ignore[attr-defined]
+    about = [why for why in told if "counts skipped steps" in why]
+    assert len(about) == (2 if bad else 0)
+    if bad:
+        assert "self.calls of Net" in about[0] and ":10)" in about[0]
+        assert "AveragedModel.update_parameters" in about[1] and ":19)" in about[1]

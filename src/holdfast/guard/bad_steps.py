@@ -7,6 +7,7 @@ from types import FrameType
 
 from ..diagnosis.nonfinite import carried
 from ..diagnosis.nonfinite.investigation import Investigation
+from ..diagnosis.nonfinite.left_behind import left_behind
 from ..probes.batches import Batch
 from ..probes.step_record import StepRecord
 from ..recovery.rollback import Recovery
@@ -51,6 +52,7 @@ class BadSteps(EnginePart):
         # The last bad step that the host has seen in time, and how many in a row.
         self._last = -1
         self._in_a_row = 0
+        self._skipped = False
 
     def seen(self, frame: FrameType, guard: OptimizerGuard, record: StepRecord) -> None:
         """A step that is about to be taken is bad; the host has seen it in time."""
@@ -58,6 +60,10 @@ class BadSteps(EnginePart):
             batches, _ = self._feed.here(self._window.losses.passes)
             self._investigate(frame, guard, record, batches)
             attempt(self, "investigation", self._look_for_carrier, frame, guard, record)
+
+        if record.left_out and not self._skipped:
+            self._skipped = True
+            attempt(self, "notes", self._note_left_behind, frame)
 
     def known(self, guard: OptimizerGuard, record: StepRecord, late: bool) -> None:
         """The numbers of a step, bad or not, are on the host; ``late``: a device has decided."""
@@ -83,6 +89,10 @@ class BadSteps(EnginePart):
             told = {"observed": self._training.iteration, "opt": guard.index, **found}
             told["origin"] = self._investigation.origin
             self._training.record_at("cause", record.step, told)
+
+    def _note_left_behind(self, frame: FrameType) -> None:
+        for text in left_behind(frame, self._training.registry.seen_modules()):
+            self._training.not_covered("the script's own state", text)
 
     @fail_open("investigation")
     def _investigate(

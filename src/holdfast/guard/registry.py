@@ -89,6 +89,11 @@ class OptimizerRegistry:
         """A module has been given a parameter or a module of its own."""
         self._seen[id(module)] = module
 
+    def seen_modules(self) -> list[nn.Module]:
+        """Those that torch has told us of, and those of known models."""
+        known = [part for model in self._models for part in model.modules()]
+        return list({id(one): one for one in (*known, *self._seen.values())}.values())
+
     def models_of(
         self, parameters: Sequence[Tensor], models: Iterable[nn.Module] | None = None
     ) -> list[nn.Module]:

@@ -1,4 +1,4 @@
-"""Names that carry a value from one turn of a training loop into what the next one computes."""
+"""What the source says of values that live across steps: carried on by a loop, or counted."""
 
 from __future__ import annotations
 
@@ -33,12 +33,35 @@ def carried_by_loop(file: str, line: int) -> dict[str, int]:
 @lru_cache(maxsize=64)
 def carried_by_function(file: str, line: int) -> dict[str, int]:
     """Attributes that one call of the function at a line leaves to the next one."""
+    node = _function_from(file, line)
+    found = {} if node is None else _carried(node.body, 0)
+    return {name: at for name, at in found.items() if "." in name}
+
+
+@lru_cache(maxsize=64)
+def counted_by_function(file: str, line: int) -> dict[str, int]:
+    """Attributes that the function at a line adds to (``self.calls += 1``), with the line."""
+    node = _function_from(file, line)
+    return {
+        ast.unparse(part.target): part.lineno
+        for part in (ast.walk(node) if node is not None else ())
+        if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Attribute)
+    }
+
+
+@lru_cache(maxsize=64)
+def calls_of(file: str, name: str) -> list[int]:
+    """The lines of a file on which a function of that name is called."""
+    return [n.lineno for n in nodes_of(file) if isinstance(n, ast.Call) and called(n) == name]
+
+
+def _function_from(file: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     for node in nodes_of(file):
-        if isinstance(node, _FUNCTIONS) and node.lineno <= line <= (node.end_lineno or 0):
+        if isinstance(node, _FUNCTIONS):
             first = min((node.lineno, *(d.lineno for d in node.decorator_list)))
-            if line in range(first, node.body[0].lineno):
-                return {n: at for n, at in _carried(node.body, 0).items() if "." in n}
-    return {}
+            if first <= line < node.body[0].lineno:
+                return node
+    return None
 
 
 def _around(file: str, line: int, kinds: type | object) -> Iterator[ast.stmt]:
