@@ -90,6 +90,26 @@ def test_the_table_of_ranks_fits_a_phone(incident, tmp_path, width):
     assert re.findall(r'<p id="said">(.*)</p>', seen.stdout) == ["0 true 3"]
 
 
+def test_the_bad_result_and_whole_words_are_seen_on_a_phone(incident, incident_cause, tmp_path):
+    """Three inputs with long names leave no room for a fifth column; code is pushed, not broken."""
+    inputs = [incident_cause["inputs"][0]] * 3
+    page = write_page(incident(cause={**incident_cause, "inputs": inputs}))
+    frame = tmp_path / "frame.html"
+    frame.write_text(f"""<!doctype html><iframe id="f" src="{page.as_uri()}"
+        style="border: 0; width: 400px; height: 800px"></iframe><p id="said"></p><script>
+        f.onload = () => {{
+            const d = f.contentDocument, hot = d.querySelector(".finding .stats .hot");
+            const right = hot.getBoundingClientRect().right;
+            const pre = d.querySelector(".finding .excerpt");
+            const heights = [...pre.querySelectorAll("code > *")].map(e => e.offsetHeight);
+            const even = Math.max(...heights) === Math.min(...heights);
+            said.textContent = `${{right < 400}} ${{even}}`;
+        }}</script>""")
+    seen = browse(tmp_path, frame, "--dump-dom", "--allow-file-access-from-files",
+                  "--hide-scrollbars", "--virtual-time-budget=5000")  # fmt: skip
+    assert re.findall(r'<p id="said">(.*)</p>', seen.stdout) == ["true true"]
+
+
 def test_it_prints(incident, tmp_path):
     paper = tmp_path / "paper.pdf"
     browse(tmp_path, write_page(incident()), f"--print-to-pdf={paper}")

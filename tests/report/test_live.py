@@ -48,6 +48,15 @@ def test_one_line_as_in_the_design(said):
     assert "\n" not in line and "\x1b" not in line
 
 
+@pytest.mark.parametrize("summed_up", [False, True])
+def test_the_exception_that_ends_a_run_is_left_to_the_summary(said, summed_up):
+    crash = finding(code="RUN001")
+    crash = replace(crash, evidence={**crash.evidence, "traceback": "Traceback"})
+    Live(said.append, terminal=PLAIN, summed_up=summed_up).show([finding(), crash])
+    codes = ["[NUM002]"] if summed_up else ["[NUM002]", "[RUN001]"]
+    assert [line[-8:] for line in said] == codes
+
+
 @pytest.mark.parametrize(
     ("severity", "confidence", "told"),
     [
