@@ -44,6 +44,8 @@ _failures: list[Exception] = []
 """What went wrong inside the script's own step; there it must not raise."""
 _cleared: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 """How the step of an optimizer clears its gradients, if it does."""
+_unasked: set[int] = set()
+"""Ids of optimizers of which that is not known yet."""
 _early: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 """Whether the step of an optimizer changes weights before it calls its closure."""
 
@@ -57,8 +59,10 @@ def offer(wrap_class: Callable[[type], None] | None) -> None:
 def wrap_class(optimizer: object) -> None:
     """From now on steps of this class of optimizers can be skipped; torch's own can without."""
     kind = type(optimizer)
-    step = getattr(kind, "step", None)
-    if _offered is not None and is_foreign(kind) and not hasattr(step, _MARK):
+    if _offered is None or not is_foreign(kind):
+        return
+    _unasked.add(id(optimizer))
+    if not hasattr(getattr(kind, "step", None), _MARK):
         _offered(kind)
 
 
@@ -120,29 +124,29 @@ def skippable(step: Callable[..., Any], *, hooked: bool) -> Callable[..., Any]:
     ``hooked``: torch's hooks are called before it.
     """
 
-    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(step)
+    def skipped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _compiling():
+            return step(self, *args, **kwargs)
+        if _skipped and id(self) in _skipped:
+            return _pass_over(self)
         if args or kwargs or not hooked:
             return _undoable(step, self, *args, **kwargs)
-        if self not in _cleared:
+        if _unasked and id(self) in _unasked:
             return _first(step, self)
         return step(self)
 
-    return unless_skipped(called, step)
+    vars(skipped)[_MARK] = True
+    return skipped
 
 
-def unless_skipped(
-    step: Callable[..., Any], original: Callable[..., Any] | None = None
-) -> Callable[..., Any]:
-    """A ``step`` that is not called when it must be skipped, and looks like the ``original``."""
+def unless_skipped(step: Callable[..., Any]) -> Callable[..., Any]:
+    """One of torch's that is not called when it must be skipped."""
 
-    @functools.wraps(original or step)
+    @functools.wraps(step)
     def skipped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _compiling():
-            return (original or step)(self, *args, **kwargs)
         if _skipped and id(self) in _skipped:
-            _skipped.discard(id(self))
-            _clear_gradients(self)
-            return None
+            return _pass_over(self)
         return step(self, *args, **kwargs)
 
     vars(skipped)[_MARK] = True
@@ -219,6 +223,7 @@ def _undoable(step: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -
 
 def _first(step: Callable[..., Any], optimizer: Any) -> Any:
     """The first step of an optimizer that is called: does it clear the gradients by itself?"""
+    _unasked.discard(id(optimizer))
     parameters = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
     result = step(optimizer)
     how = ""
@@ -236,8 +241,9 @@ def _versions(owner: Any) -> list[int]:
     return [p._version for group in groups for p in group["params"]]
 
 
-def _clear_gradients(optimizer: Any) -> None:
-    """What its step would have done: a NaN would stay in the gradients for ever."""
+def _pass_over(optimizer: Any) -> None:
+    """In place of a step: gradients that it would have cleared would keep a NaN for ever."""
+    _skipped.discard(id(optimizer))
     how = _cleared.get(optimizer)
     if not how:
         return
