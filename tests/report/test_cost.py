@@ -67,7 +67,7 @@ def test_what_is_spared_of_torch_is_no_cost(make_rows, make_event):
     assert cost is not None
     assert told(cost) == "Guard cost at most 20 µs per step (0.2 %)."
     note = cost_note(cost).replace(NBSP, " ")
-    assert "Of 50 µs in holdfast 30 µs are spared in torch" in note
+    assert "Per step holdfast takes 50 µs and saves torch 30 µs" in note
     assert (cost + cost).spared == 2 * cost.spared
     more = cost_of(make_rows(1001), 1001, [make_event("spared", 0, 9, seconds=1.0)])
     assert more is not None and more.ours == 0 and told(more).startswith("Guard cost at most 0")
@@ -87,26 +87,31 @@ def test_a_short_run_tells_it_roughly(make_rows):
     bad = {5: 1}
     short = make_rows(41, guard=0.002)
     assert told(cost_of(short, 41)) == (
-        "Guard cost about 2 ms per step (20 %), 80 ms of 400 ms; rough in so short a run."
+        "Guard cost 80 ms of 400 ms; too short a run to tell what a step costs."
     )
     start = make_rows(201, guard=0.002)
     start["time"] = np.arange(201) * 0.1  # nearly all of it is start
-    assert told(cost_of(start, 201)).endswith("rough in so short a run.")
+    assert told(cost_of(start, 201)).endswith("too short a run to tell what a step costs.")
     start["time"] = np.arange(201)  # but it took minutes
     assert told(cost_of(start, 201)) == "Guard cost 2 ms per step (0.2 %)."
     short = make_rows(41, guard={5: 0.05}, loss_bad=bad)
-    assert "50 ms of it to look into 1 bad step; rough" in told(cost_of(short, 41))
+    assert "50 ms of it to look into 1 bad step; too short" in told(cost_of(short, 41))
 
 
 def test_what_was_dropped_is_told_in_its_order_with_the_floor(make_rows, make_event):
     """244 of 246 short scripts were above the budget, and none said so."""
     rows = make_rows(2001, guard=5e-4)
+    floor = make_event("backed_off", 0, 9, part="floor")
+    short = cost_of(make_rows(2001, guard=5e-4), 2001, [floor])
+    assert "budget" not in told(short)
+    rows["time"] = 1.7e9 + rows["step"] * 0.05
+    rows["guard"] = 2.5e-3
     events = [
         make_event("backed_off", 0, 127 + 64 * i, part=part, budget=0.02)
         for i, part in enumerate(("measurements", "look-outs", "floor"))
     ]
     cost = cost_of(rows, 2001, events)
-    assert told(cost) == "Guard cost 500 µs per step (5.0 %; budget 2.0 %)."
+    assert told(cost) == "Guard cost 2.5 ms per step (5.0 %; budget 2.0 %)."
     note = cost_note(cost).replace(NBSP, " ")
     assert note.endswith(
         "Above its budget of 2.0 % weights, layers, updates and memory were measured less often "

@@ -311,3 +311,11 @@ def test_a_sample_is_quarantined_below_its_finding(said):
     event = Event(time=0, rank=0, step=412, kind="quarantine", data=data)
     Live(said.append, terminal=PLAIN).show([finding()], [event])
     assert "skipped" in said[0] and "quarantined" in said[1]
+
+
+def test_the_first_line_stands_before_health_lines(said, make_rows):
+    live = Live(said.append, health=5, start="holdfast: guarding t.py", terminal=PLAIN)
+    live.show_health("r0", 0, make_rows(12))
+    assert said[0] == "holdfast: guarding t.py" and len(said) > 1
+    live.show([], [Event(time=0.0, rank=0, step=0, kind="policy", data={"rules": []})])
+    assert said.count("holdfast: guarding t.py") == 1

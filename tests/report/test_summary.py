@@ -229,3 +229,9 @@ def test_the_time_of_restarts_adds_up(make_run, make_rows, record_lane, make_eve
     summary = summarize(run)
     assert summary.seconds == pytest.approx(0.17 + 0.12)
     assert (summary.before, summary.length) == (0, "25 steps")
+
+
+def test_the_command_is_the_line_that_was_typed(make_run):
+    meta = {"command": ["train.py", "--name", "a b"], "started_by": "holdfast run"}
+    run = make_run(name="typed", meta=meta)
+    assert summarize(run).facts["command"] == "holdfast run train.py --name 'a b'"

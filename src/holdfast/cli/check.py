@@ -18,8 +18,8 @@ class CheckCommand:
     """Run the detectors over a recorded run: the same code as live, offline.
 
     The exit code is 0 for a run without findings, 1 for one that crashed, was killed or
-    stopped, or has findings (information does not count), 2 when RUN cannot be read. A run that is still going
-    is judged by what it has recorded so far, an interrupted one by its findings.
+    stopped, or has findings (information does not count), 2 when RUN cannot be read. A run that is
+    still going is judged by what it has recorded so far, an interrupted one by its findings.
 
       holdfast check                       the newest run under runs/
       holdfast check 2026-11-15-12         the run whose name begins so

@@ -164,7 +164,10 @@ class RunCommand:
             if point is not None:
                 say(f"holdfast: goes on from {point['run']} after step {point['step']}")
         try:
-            run = start_run(settings, command.name, command.words, point, source=command.source)
+            run = start_run(
+                settings, command.name, command.words, point, source=command.source,
+                started_by="holdfast run",
+            )  # fmt: skip
         except UnwritableFolderError as error:
             if point is not None or settings.restart.times:
                 raise  # both live from what a run saves

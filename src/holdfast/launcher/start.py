@@ -31,6 +31,7 @@ def start_run(
     resumed_from: Mapping[str, Any] | None = None,
     *,
     source: str | None = None,
+    started_by: str = "",
 ) -> Run:
     """Make the folder of a run, or join it when another rank was faster.
 
@@ -40,8 +41,11 @@ def start_run(
         command: as it was given.
         resumed_from: the run, the step and the checkpoint that it goes on from.
         source: the file that is run, empty for none; the first word of the command by default.
+        started_by: what stands before the command where it is typed.
     """
     meta = _facts(settings, script, command)
+    if started_by:
+        meta["started_by"] = started_by
     meta[DIGEST] = script_digest("".join(command[:1]) if source is None else source)
     if resumed_from is not None:
         meta[RESUMED_FROM] = dict(resumed_from)

@@ -198,8 +198,8 @@ def cost_words(cost: Cost | None) -> str:
     if not cost.tells:
         most = f", {odd.format(' of it')}" if odd else ""
         return (
-            f"Guard cost about {_each(cost)}, {words.duration(cost.whole)} of "
-            f"{words.duration(cost.wall)}{most}; rough in so short a run."
+            f"Guard cost {words.duration(cost.whole)} of {words.duration(cost.wall)}{most}; "
+            "too short a run to tell what a step costs."
         )
     # What is spared of torch is not known in full.
     most = "at most " if cost.device or cost.spared else ""
@@ -211,7 +211,9 @@ def cost_words(cost: Cost | None) -> str:
 
 def _each(cost: Cost) -> str:
     share = words.percent(cost.ours / cost.seconds)
-    budget = f"; budget {words.percent(cost.budget)}" if FLOOR in cost.dropped else ""
+    # Of a run of seconds the share says how short its steps are, and nothing of what it cost.
+    told = FLOOR in cost.dropped and cost.wall >= _LONG
+    budget = f"; budget {words.percent(cost.budget)}" if told else ""
     return f"{words.duration(cost.per_step)} per step ({share}{budget})"
 
 
@@ -234,9 +236,9 @@ def cost_note(cost: Cost | None) -> str:
         )
     if cost.spared:
         bound += (
-            f". Of {words.duration(cost.per_step + cost.spared / cost.steps)} in holdfast "
-            f"{words.duration(cost.spared / cost.steps)} are spared in torch: its own way through "
-            "the optimizer's step and clipping takes so much longer"
+            f". Per step holdfast takes {words.duration(cost.per_step + cost.spared / cost.steps)} "
+            f"and saves torch {words.duration(cost.spared / cost.steps)} in the optimizer's step "
+            "and in clipping; the difference is what counts"
         )
     return (
         f"{cost_words(cost)} Measured: time inside holdfast on the training thread over the wall "

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ..detectors import ALL, document
 from ..types import Finding
 from . import words
 from .cause import Cause
@@ -38,6 +39,8 @@ class FindingFacts:
     explain: str
     numbers: tuple[tuple[str, str], ...] = ()
     """What was measured: label and value."""
+    about: str = ""
+    """What a finding of this code is, in a sentence."""
 
 
 def groups_to_show(
@@ -83,7 +86,13 @@ def facts_of(
         rows=tuple((label, text) for label, text in rows.items() if text),
         explain=f"holdfast explain {finding.code}",
         numbers=tuple(measured_of(finding, growth)),
+        about=_about(finding),
     )
+
+
+def _about(finding: Finding) -> str:
+    known = next((detector for detector in ALL if detector.code == finding.code), None)
+    return "" if known is None else f"{document(known).summary} ".replace("``", "")
 
 
 def echoes(group: FindingGroup) -> str:

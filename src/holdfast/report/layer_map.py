@@ -25,8 +25,8 @@ class LayerMap:
     names: tuple[str, ...]
     norms: Norms
     """Median of each stretch; where nothing was measured, the measurement before it."""
-    bad: Mask
-    """Stretches with a non-finite gradient."""
+    bad: Norms
+    """Share of the steps of each stretch with a non-finite gradient."""
     first: Norms
     typical: Norms
     largest: Norms
@@ -120,20 +120,22 @@ def _chosen(first: Norms, typical: Norms, last: Norms, bad: Mask) -> NDArray[np.
 
 def _columns(
     steps: NDArray[np.int64], values: Norms, bad: Mask, span: tuple[float, float]
-) -> tuple[Norms, Mask]:
-    """Medians of equal stretches of the run, one line for each layer."""
+) -> tuple[Norms, Norms]:
+    """Medians of equal stretches of the run and the share of bad steps, a line for each layer."""
     low, high = span
     columns = int(min(COLUMNS, high - low + 1))
     place = np.clip((steps - low) / ((high - low) or 1.0) * columns, 0, columns - 1).astype(np.intp)
     cells = np.full((values.shape[1], columns), np.nan)
-    wrong = np.zeros(cells.shape, dtype=np.bool_)
+    wrong = np.zeros(cells.shape)
+    each = (high - low + 1) / columns
     for at in range(columns):
         here = place == at
         if here.any():
             part = values[here]
             known = np.isfinite(part).any(axis=0)
             cells[known, at] = np.nanmedian(part[:, known], axis=0)
-            wrong[:, at] = bad[here].any(axis=0)
-        elif at:
-            cells[:, at] = cells[:, at - 1]
+            wrong[:, at] = np.minimum(1.0, bad[here].sum(axis=0) / each)
+        if at:
+            unknown = np.isnan(cells[:, at])
+            cells[unknown, at] = cells[unknown, at - 1]
     return cells, wrong

@@ -119,12 +119,12 @@ class Live:
         """The health lines that are due; of the first rank only, the others do the same."""
         if not self._quiet and rank == 0:
             for text in self._health.lines(lane, rows):
+                self._begin()
                 self._tell(text)
 
     def _show_event(self, event: Event) -> None:
-        if event.kind == "policy" and not event.rank and self._start:
-            self._tell(self._start)
-            self._start = ""
+        if event.kind == "policy" and not event.rank:
+            self._begin()
         if event.kind in _ASKED and not self._verbose:
             return
         text = event_line(event)
@@ -137,6 +137,12 @@ class Live:
             return
         self._done.add((event.rank, str(event.data.get("code", ""))))
         self._tell(text, "bold")
+
+    def _begin(self) -> None:
+        """The first line, before any other of a training."""
+        if self._start:
+            start, self._start = self._start, ""
+            self._tell(start)
 
     def _tell(self, text: str, style: str = "") -> None:
         """Print one line: as it is into a file, wrapped and in colour on a terminal."""

@@ -31,12 +31,14 @@ def _steps(value: float) -> str:
 
 # What a name of the evidence is called, and how its value is written; the most telling first.
 _NUMBERS: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "bytes_per_step": ("grows per step", words.size),
+    "bytes_per_step": ("it grows per step", words.size),
     "held": ("held by old graphs", words.size),
     "rate": ("items per step", _count),
     "size": ("items so far", _count),
     "age": ("reaches back", _steps),
     "grown_for": ("seen growing for", _steps),
+    "made_ms": ("a batch takes to make", _ms),
+    "cores": ("cores", _count),
     "heap_slope": ("process grew per step", words.size),
     "nodes": ("graph nodes", _count),
     "evaluations": ("evaluations so far", _count),
@@ -72,9 +74,9 @@ def measured_of(finding: Finding, growth: Growth | None = None) -> list[tuple[st
     if isinstance(name := evidence.get("variable"), str) and name:
         found.append(("variable", words.clip(name, 60)))
         if growth is not None:
-            found.append(("memory added per step", words.size(growth.per_step)))
+            found.append(("whole process, per step", words.size(growth.per_step)))
             share = words.percent(growth.total / growth.end)
-            found.append(("in all", f"{words.size(growth.total)}, {share} at last"))
+            found.append(("whole process, in all", f"{words.size(growth.total)}, {share} at last"))
     for key, (label, told) in _NUMBERS.items():
         value: object = evidence.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float):

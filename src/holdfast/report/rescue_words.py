@@ -160,7 +160,7 @@ def _snapshots(data: Mapping[str, Any]) -> Rescue:
     every, ms, dropped = _count(data, "every"), number_in(data, "ms"), _count(data, "dropped")
     parts = [
         f"{words.number(_count(data, 'count'))} taken",
-        f"every {words.plural(every, 'step')}" if every else "",
+        f"the last {words.plural(every, 'step')} apart" if every else "",
         words.size(number_in(data, "bytes")) if "bytes" in data else "",
         f"{words.duration(ms / 1000)} each" if math.isfinite(ms) else "",
         f"{words.number(dropped)} dropped" if dropped else "",

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +36,7 @@ from .ranks import RankSummary, rank_summaries
 from .restarts import ends_once, last_restart, restart_line
 from .saved_state import SavedState, saved_state_of, with_command
 
+_CODE = re.compile(r"\b[A-Z]{3}\d{3}\b")
 _EARLY = ("failed", "killed", "interrupted", "stopped")
 _HOW = {
     "fused": "skipped by its fused kernel",
@@ -305,7 +308,13 @@ def _mean_loss(lanes: Sequence[LaneSummary]) -> float:
 def _policy(events: Iterable[Event]) -> tuple[str, ...]:
     recorded = next((event.data.get("rules") for event in events if event.kind == "policy"), None)
     rules = cast("list[Any]", recorded) if isinstance(recorded, list) else []
-    return tuple(str(rule) for rule in rules)
+    return tuple(_CODE.sub(lambda code: _named(code[0]), str(rule)) for rule in rules)
+
+
+def _named(code: str) -> str:
+    """A code with its name, which says what it is about: ``NUM001 nonfinite loss``."""
+    known = next((detector for detector in ALL if detector.code == code), None)
+    return code if known is None else f"{code} {known.name.replace('_', ' ')}"
 
 
 def _notes(events: Iterable[Event], kind: str, what: str, why: str) -> tuple[str, ...]:
@@ -357,13 +366,24 @@ def _files(run: Run) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
+def _word(given: Any) -> str:
+    """A word of a command as a shell takes it; one with a secret that was taken out, as it is."""
+    return str(given) if "***" in str(given) else shlex.quote(str(given))
+
+
+def _started_by(meta: Mapping[str, Any]) -> list[str]:
+    """What stands before the command where it is typed; nothing in a run of ``holdfast.watch``."""
+    known = meta.get("started_by")
+    return [known] if isinstance(known, str) else []
+
+
 def _facts(meta: Mapping[str, Any], events: Sequence[Event]) -> dict[str, str]:
     starts: list[Mapping[str, Any]] = [event.data for event in events if event.kind == "start"]
     start = starts[0] if starts else dict[str, Any]()
     command = meta.get("command")
     given = cast("list[Any]", command) if isinstance(command, list) else []
     facts = {
-        "command": " ".join(map(str, given)),
+        "command": " ".join([*_started_by(meta), *map(_word, given)]),
         "started": str(meta.get("created", ""))[:19].replace("T", " "),
         "holdfast": str(meta.get("holdfast", "")),
         "python": str(start.get("python", meta.get("python", ""))),

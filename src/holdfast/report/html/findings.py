@@ -153,5 +153,5 @@ def _facts(facts: FindingFacts, plot: str) -> Html:
     if plot:
         link = tag("a", "the plot of the run", href=f"#{plot}")
         rows += [tag("dt", "see also"), tag("dd", link)]
-    rows += [tag("dt", "more"), tag("dd", tag("code", facts.explain, class_="copied"))]
+    rows += [tag("dt", "more"), tag("dd", facts.about, tag("code", facts.explain, class_="copied"))]
     return tag("dl", rows)

@@ -17,6 +17,8 @@ ROW = 16
 """Height of a layer in pixels; the style sheet has the same."""
 # Times by which a norm must have changed to be pointed out in words; a guess.
 _CHANGED = 3.0
+# Red is as wide as its share of the steps, but not thinner than this part of a stretch: to be seen.
+_THINNEST = 0.1
 
 
 def layer_map_html(layers: LayerMap, axis: Axis, lane: str, *, several: bool) -> Html:
@@ -70,7 +72,6 @@ def _picture(layers: LayerMap, axis: Axis, low: float, high: float, label: str) 
 def _cells(layers: LayerMap, low: float, high: float) -> list[Html]:
     """One path for all cells of a shade; neighbours of one shade are one rectangle."""
     shades = _shades(layers.norms, low, high)
-    shades[layers.bad] = SHADES
     parts: dict[int, list[str]] = {}
     for row, line in enumerate(shades):
         ends = np.flatnonzero(np.diff(line, prepend=-2, append=-2))
@@ -78,10 +79,15 @@ def _cells(layers: LayerMap, low: float, high: float) -> list[Html]:
             if (shade := int(line[first])) >= 0:
                 width = last - first
                 parts.setdefault(shade, []).append(f"M{first} {row}h{width}v1h-{width}z")
-    return [
-        tag("path", d="".join(found), class_="cell-bad" if shade == SHADES else f"c{shade}")
-        for shade, found in sorted(parts.items())
+    paths = [
+        tag("path", d="".join(found), class_=f"c{shade}") for shade, found in sorted(parts.items())
     ]
+    bars = "".join(
+        f"M{at} {row}h{pixels(width)}v1h-{pixels(width)}z"
+        for row, at in np.argwhere(layers.bad > 0).tolist()
+        for width in [max(_THINNEST, float(layers.bad[row, at]))]
+    )
+    return [*paths, tag("path", d=bars, class_="cell-bad")] if bars else paths
 
 
 def _shades(norms: Norms, low: float, high: float) -> Norms:
@@ -111,6 +117,8 @@ def _words(layers: LayerMap) -> str:
         f"{which}, in the order of the model, measured on "
         f"{words.plural(layers.samples, 'step')}; until the next measurement the last one is shown"
     ]
+    if layers.bad.any():
+        said.append("Red is as wide as the share of the steps that were bad")
     changed = [(n, t) for n, t in layers.changes if max(t, 1 / t) >= _CHANGED][:3]
     if changed:
         told = [

@@ -275,7 +275,7 @@ def _deeds(record: Record) -> Html:
 
 def _notes(record: Record) -> Html | None:
     groups = {
-        "Policy": record.summary.policy,
+        "What is done about a finding (the policy)": record.summary.policy,
         "Not covered": record.summary.not_covered,
         "Errors inside holdfast (training went on)": record.summary.errors,
         "Processes": lane_notes(record.summary),
@@ -290,12 +290,13 @@ def _notes(record: Record) -> Html | None:
 
 def _environment(record: Record) -> Html:
     rows = [
-        join(tag("dt", label), tag("dd", _copied(text) if label == "command" else text))
+        join(tag("dt", label), tag("dd", _command(record, text) if label == "command" else text))
         for label, text in environment_of(record.summary).items()
     ]
     cost = tag("p", guard_cost_words(record.summary), class_="note")
     return _section("The run", tag("dl", rows), cost, key="run")
 
 
-def _copied(text: str) -> Html:
-    return tag("code", text, class_="copied")
+def _command(record: Record, text: str) -> Html:
+    """With a button to copy it where it is the whole line that was typed."""
+    return tag("code", text, class_="copied" if record.summary.meta.get("started_by") else None)
