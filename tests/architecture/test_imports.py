@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "torch_version": "errors",
     "shards": "",  # torch, and nothing of ours
     "config": "types errors",
-    "run": "types errors",
+    "run": "types errors redaction",
     # the judging side: no torch
     "suspicion": "",  # what recovery, too, judges with
     "detectors": f"{BASE} plugins suspicion",
@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "checkpoint": f"{BASE} shards",
     "actions": f"{BASE} torch_version shards probes checkpoint",
     "diagnosis": f"{BASE} shards redaction probes checkpoint",
-    "resume": f"{BASE} shards checkpoint diagnosis",
+    "resume": f"{BASE} shards redaction checkpoint diagnosis",
     "recovery": f"{BASE} shards policy suspicion probes checkpoint actions resume",
     "guard": f"{BASE} shards policy suspicion probes checkpoint actions diagnosis recovery",
     "boot.__init__": "",

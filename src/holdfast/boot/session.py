@@ -139,8 +139,10 @@ def _make_engine() -> None:
     global _engine
     from .. import config
     from ..guard.engine import Engine
+    from ..run.durable import share
 
     settings = config.from_json(os.environ.get(SETTINGS_VARIABLE, "{}"))
+    share(settings.run.shared)
 
     def open_recorder() -> Recorder:
         if multiprocessing.parent_process() is not None:

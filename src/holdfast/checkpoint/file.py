@@ -46,7 +46,7 @@ from holdfast.checkpoint.record import (
 )
 from holdfast.checkpoint.tree import form, paths
 from holdfast.errors import CheckpointError
-from holdfast.run.durable import TEMPORARY, replace_file, sync_folder
+from holdfast.run.durable import TEMPORARY, opener, replace_file, sync_folder
 
 __all__ = ["Written", "file_name", "load", "save", "verify"]
 
@@ -127,7 +127,7 @@ def _save(
     place = _free_name(path, record)
     temps = [one.with_name(f"{one.name}.{os.getpid()}{TEMPORARY}") for one in (place, record)]
     try:
-        with open(temps[0], "w+b", buffering=0) as file:
+        with open(temps[0], "w+b", buffering=0, opener=opener) as file:
             sha256 = stream.write(file, skeleton, tensors, compress=compress)
             os.fsync(file.fileno())
             size = file.tell()
@@ -172,7 +172,7 @@ def _settle(place: Path, path: Path, record: Path, fields: dict[str, Any]) -> No
 
 
 def _put_file(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
+    with open(path, "wb", opener=opener) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

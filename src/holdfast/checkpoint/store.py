@@ -37,7 +37,7 @@ from holdfast.checkpoint.record import (
     verify,
 )
 from holdfast.errors import CheckpointError, DamagedCheckpointError
-from holdfast.run.durable import TEMPORARY
+from holdfast.run.durable import TEMPORARY, make_folder
 
 FOLDER = "checkpoints"
 """Where the checkpoints of a run are, in its folder."""
@@ -242,7 +242,7 @@ class CheckpointStore:
     def open_for_writing(self, rank: int = 0) -> None:
         """Make the folder, and remove what dead writers of this rank have left half written."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
         except OSError as error:
             raise CheckpointError(
                 f"cannot make the folder {self.folder}: {error.strerror}; choose another with "

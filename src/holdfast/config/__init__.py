@@ -79,6 +79,7 @@ class RunSettings(Section):
 
     root: str = "runs"
     dir: str | None = None
+    shared: bool = False  # others may read it, as the umask says
     quiet: bool = False
     verbose: bool = False  # also print the policy and what every run does
     health: int = bounded(0, 0)  # steps between two health lines; 0: none

@@ -26,6 +26,7 @@ from ..run import (
     encode,
     rank_of,
 )
+from ..run.durable import write_text
 from ..types import Event, Finding, Severity
 from .end_times import EndTimes
 from .heartbeat import AGAIN, BEFORE, SILENT, Heartbeat, Pulse, Starting
@@ -185,7 +186,7 @@ class Drain:
         text = str(data.pop("text", ""))
         if text:
             with contextlib.suppress(OSError):
-                self.run.stacks_path(lane.name).write_text(f"{text}\n", encoding="utf-8")
+                write_text(self.run.stacks_path(lane.name), f"{text}\n")
                 data["stacks"] = self.run.stacks_path(lane.name).name
         event = self._note(lane, kind, data)
         if kind == AGAIN:

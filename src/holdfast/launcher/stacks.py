@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from ..boot import STACKS_FILE, STACKS_SIGNAL, TOLD
-from ..redaction import redact_text
+from ..redaction import redact_code
 
 # Seconds until an answer must have begun, and after which one that grows no more is complete.
 _PATIENCE, _QUIET = 1.0, 0.05
@@ -63,7 +63,7 @@ class Frame:
                 rows = [*itertools.islice(source, first - 1, last)]
         except (OSError, SyntaxError, ValueError):
             return []
-        return [[n, redact_text(row.rstrip()[:_LONGEST])] for n, row in enumerate(rows, first)]
+        return [[n, redact_code(row.rstrip())[:_LONGEST]] for n, row in enumerate(rows, first)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

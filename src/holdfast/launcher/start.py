@@ -17,6 +17,7 @@ from ..config import Settings
 from ..errors import RunFolderError
 from ..redaction import redact_command
 from ..run import ProcessMark, Run
+from ..run.durable import share
 from ..run.folder import ignore_runs
 from ..run.life import PROCESS
 from ..run.resumption import DIGEST, RESUMED_FROM, script_digest
@@ -49,6 +50,7 @@ def start_run(
     meta[DIGEST] = script_digest("".join(command[:1]) if source is None else source)
     if resumed_from is not None:
         meta[RESUMED_FROM] = dict(resumed_from)
+    share(settings.run.shared)
     launch = _launch(os.environ)
     if launch is None:
         if settings.run.dir is not None:

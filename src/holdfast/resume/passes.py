@@ -22,6 +22,7 @@ from .refusal import RefusedError
 from .values import generators
 from .values.baseline import Baseline
 from .values.nodes import Node
+from .values.secrets import without
 from .values.taking import Taking
 from .values.tensors import Known
 
@@ -299,7 +300,7 @@ def targets(frames: list[FrameType]) -> dict[str, Any]:
         for name, line in loop.around:
             value = frame.f_locals.get(name)
             plain = type(value) in (int, float, str, bool)
-            found[f"{number} {name} {line}"] = value if plain else ""
+            found[f"{number} {name} {line}"] = without(name, value) if plain else ""
         if loop.around:
             forget_locals(frame)
     return found

@@ -21,6 +21,7 @@ from ..checkpoint.file import load
 from ..checkpoint.loader_pass import LoaderPass
 from ..checkpoint.training_state import RNG, TrainingState
 from ..errors import CheckpointError
+from ..redaction import redact_command, same_command
 from . import frames as frames_
 from .counters import counters, set_counts
 from .outputs import Outputs
@@ -46,8 +47,8 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     here = platform.python_version()
     if saved["python"].rsplit(".", 1)[0] != here.rsplit(".", 1)[0]:
         refuse(f"it was saved by Python {saved['python']}, this is {here}")
-    if saved["argv"] != [str(word) for word in sys.argv]:
-        refuse(f"it was saved by `{' '.join(saved['argv'])}`")
+    if not same_command(saved["argv"], sys.argv):
+        refuse(f"it was saved by `{' '.join(redact_command(saved['argv']))}`")
     return tree, saved
 
 

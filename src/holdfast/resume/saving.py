@@ -21,6 +21,7 @@ from ..checkpoint import optimizer_state, rng
 from ..checkpoint.loader_pass import LASTING
 from ..checkpoint.training_state import RNG, TrainingState
 from ..diagnosis.source.files import from_here
+from ..redaction import redact_command
 from . import frames as frames_
 from . import source
 from .counters import counters, counts
@@ -158,7 +159,7 @@ class Saving:
             "began": self.began,
             "trained": passes.began_at,
             "seeds": self._seeds,
-            "argv": [str(word) for word in sys.argv],
+            "argv": redact_command(sys.argv),
             "files": frames_.digests(),
             "steps": steps,
             "passes": list(passes.done),

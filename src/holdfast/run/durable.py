@@ -13,20 +13,68 @@ from pathlib import Path
 TEMPORARY = ".tmp"
 """How the name of a half-written file ends; such a file is never read."""
 
+SHARED = "run.json"
+"""The file whose permissions those of all others of a run follow."""
+_READ_BY_OTHERS = 0o044
+_shared = False
+
 BINARY: int = getattr(os, "O_BINARY", 0)
 """Windows would translate line ends without it; nothing elsewhere."""
 
 
-def replace_file(path: Path, *parts: bytes | memoryview, exclusive: bool = False) -> None:
+def share(shared: bool) -> None:
+    """Say whether what this process makes may be read by others, as its umask says."""
+    global _shared
+    _shared = shared
+
+
+def mode_in(folder: Path) -> int:
+    """The permissions of a new file: for its owner only, but in a run that others may read."""
+    if _shared:
+        return 0o666
+    run = folder.parent if folder.name.startswith("step-") else folder
+    run = run.parent if run.name == "checkpoints" else run
+    try:
+        return 0o666 if os.stat(run / SHARED).st_mode & _READ_BY_OTHERS else 0o600
+    except OSError:
+        return 0o600
+
+
+def make_folder(path: Path, *, exist_ok: bool = True) -> None:
+    """Make a folder for its owner only, unless told otherwise; those above it as usual."""
+    mode = 0o777 if mode_in(path) == 0o666 else 0o700
+    try:
+        path.mkdir(mode, exist_ok=exist_ok)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode, exist_ok=exist_ok)
+
+
+def opener(path: str, flags: int) -> int:
+    """For ``open``: a new file gets the permissions of its run."""
+    return os.open(path, flags, mode_in(Path(path).parent))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of text."""
+    with open(path, "w", encoding="utf-8", opener=opener) as file:
+        file.write(text)
+
+
+def replace_file(
+    path: Path, *parts: bytes | memoryview, exclusive: bool = False, mode: int | None = None
+) -> None:
     """Give ``path`` the content ``parts`` in one step: temporary file, fsync, rename.
 
     With ``exclusive`` the file must not exist yet (``FileExistsError``), which also settles
     a race between two processes. Any failure is an ``OSError`` and leaves ``path`` as it was.
+    Its permissions are those of its run, unless ``mode`` says others.
     """
     # The process id keeps two processes that replace the same file out of each other's way.
     temp = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
     try:
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, 0o666)
+        allowed = mode_in(path.parent) if mode is None else mode
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, allowed)
         try:
             for part in parts:
                 _write_all(fd, part)
@@ -63,7 +111,9 @@ class Appender:
     def __init__(self, path: Path, keep: int | None = None) -> None:
         """Open or make ``path``; bytes beyond ``keep`` are cut off."""
         self.path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | BINARY, 0o666)
+        self._fd = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | BINARY, mode_in(path.parent)
+        )
         try:
             actual = os.fstat(self._fd).st_size
             self.size: int = actual if keep is None else min(keep, actual)

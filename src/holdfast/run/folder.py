@@ -25,12 +25,21 @@ from typing import Any, Self
 import psutil
 
 from holdfast.errors import RunFolderError, UnwritableFolderError
+from holdfast.redaction import hide_known_in
 from holdfast.run import jsonl
-from holdfast.run.durable import BINARY, TEMPORARY, replace_file
+from holdfast.run.durable import (
+    BINARY,
+    SHARED,
+    TEMPORARY,
+    make_folder,
+    mode_in,
+    replace_file,
+    write_text,
+)
 from holdfast.run.ring import Ring
 
 FORMAT = 1
-META = "run.json"
+META = SHARED
 PAGE, OVERLAY = "report.html", "compare.html"
 TRACK = "track"
 # Runs are no part of a repository: a folder of runs that we make says so to git.
@@ -96,7 +105,7 @@ class Run:
         # A folder that was there before may hold what is not ours to remove.
         full.setdefault(OWN, bool(made))
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
             replace_file(path / META, _pretty(full), exclusive=True)
         except FileExistsError as error:
             raise RunFolderError(
@@ -123,8 +132,7 @@ class Run:
             path = new_run_path(root, script, when)
             made = tuple(_missing(path))
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.mkdir()
+                make_folder(path, exist_ok=False)
             except FileExistsError:
                 if not os.path.isdir(path.parent):
                     break
@@ -236,7 +244,7 @@ class Run:
     def write_traceback(self, lane: str, text: str) -> None:
         """Write the traceback of a lane; a disk that takes no file may still take the event."""
         with contextlib.suppress(OSError):
-            self.traceback_path(lane).write_text(f"{text}\n", encoding="utf-8")
+            write_text(self.traceback_path(lane), f"{hide_known_in(text)}\n")
 
     def stream_path(self, stream: str, lane: str) -> Path:
         """The lane's JSON lines of one stream."""
@@ -271,7 +279,8 @@ class Run:
         for lane in _lane_names(rank, pid):
             ring = self.ring_path(lane)
             try:
-                os.close(os.open(ring, os.O_CREAT | os.O_EXCL | os.O_WRONLY | BINARY, 0o666))
+                flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | BINARY
+                os.close(os.open(ring, flags, mode_in(self.path)))
             except FileExistsError:
                 continue
             except OSError as error:
@@ -404,7 +413,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
 
 
 def _pretty(meta: Mapping[str, Any]) -> bytes:
-    return jsonl.encode(dict(meta), indent=2) + b"\n"
+    return jsonl.encode(hide_known_in(meta), indent=2) + b"\n"
 
 
 def _children(path: Path) -> list[Path]:
@@ -428,7 +437,7 @@ def _missing(path: Path) -> Iterator[Path]:
 def ignore_runs(root: Path) -> None:
     """Keep a folder of runs out of the user's repository; not being able to harms nothing."""
     with contextlib.suppress(OSError):
-        replace_file(root / _IGNORE, _ALL, exclusive=True)
+        replace_file(root / _IGNORE, _ALL, exclusive=True, mode=0o666)
 
 
 def _remove_folders(paths: tuple[Path, ...]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.redaction import hide_known_in
 from holdfast.run.folder import Run
 from holdfast.run.jsonl import decode, encode
 from holdfast.run.kinds import (
@@ -39,11 +40,11 @@ class Recorder:
     def event(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
         """Something happened once."""
         event = Event(time=time.time(), rank=self.rank, step=step, kind=kind, data=data)
-        self.ring.put(EVENT, encode(event.to_dict()))
+        self.ring.put(EVENT, encode(hide_known_in(event.to_dict())))
 
     def batch(self, data: Mapping[str, Any]) -> None:
         """The batch of an incident."""
-        self.ring.put(BATCH, encode(data))
+        self.ring.put(BATCH, encode(hide_known_in(data)))
 
     def table(self, name: str, columns: Sequence[str]) -> Table:
         """Open a table of fp32 columns beside step and time."""

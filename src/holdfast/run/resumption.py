@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from holdfast.redaction import same_command
 from holdfast.run import jsonl
 from holdfast.run.folder import Run
 from holdfast.types import Event
@@ -111,7 +112,7 @@ def other_script(meta: Mapping[str, Any], command: Sequence[str], digest: str) -
     """Why a command is not that of an earlier run; empty when it is. Arguments count."""
     told: Any = meta.get("command")
     then = [str(word) for word in cast("list[Any]", told)] if isinstance(told, list) else []
-    if then != list(command):
+    if not same_command(then, command):
         return f"it ran `{' '.join(then)}`, not `{' '.join(command)}`"
     if digest and meta.get(DIGEST) and meta[DIGEST] != digest:
         return f"{meta.get('script') or command[0]} has changed since"

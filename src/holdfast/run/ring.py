@@ -41,7 +41,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.errors import RunFolderError
-from holdfast.run.durable import BINARY, TEMPORARY
+from holdfast.run.durable import BINARY, TEMPORARY, mode_in
 from holdfast.run.process import PACKED_SIZE, ProcessMark
 
 CAPACITY = 8 * 1024 * 1024
@@ -106,7 +106,7 @@ class Ring:
         try:
             if path.exists() and path.stat().st_size:
                 raise FileExistsError(errno.EEXIST, "there is a ring already")
-            fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_TRUNC | BINARY, 0o666)
+            fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_TRUNC | BINARY, mode_in(path.parent))
             try:
                 _reserve(fd, HEADER + capacity)
                 mapping = mmap.mmap(fd, HEADER + capacity)

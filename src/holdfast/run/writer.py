@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from holdfast.errors import RunFolderError
+from holdfast.redaction import hide_known_in
 from holdfast.run import jsonl
 from holdfast.run.folder import Run, rank_of
 from holdfast.run.kinds import (
@@ -183,7 +184,7 @@ class LaneWriter:
         """Append events that did not come through the ring: those of the watching process."""
         for event in events:
             try:
-                self._push(self._streams["events"], event.to_dict())
+                self._push(self._streams["events"], hide_known_in(event.to_dict()))
             except _UNWRITABLE as error:
                 self._failed(error)
                 bare = replace(event, data={"unwritable": type(error).__name__})
@@ -194,7 +195,7 @@ class LaneWriter:
         """Append findings; of several with the same code, step and rank the last one counts."""
         for finding in findings:
             try:
-                self._findings.push(finding.to_dict())
+                self._findings.push(hide_known_in(finding.to_dict()))
             except _UNWRITABLE as error:
                 self._failed(error)
                 bare = replace(finding, evidence={"unwritable": type(error).__name__})

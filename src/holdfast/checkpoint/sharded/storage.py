@@ -43,7 +43,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from ...errors import CheckpointError
-from ...run.durable import TEMPORARY, sync_folder
+from ...run.durable import TEMPORARY, make_folder, opener, sync_folder
 from .. import layout
 from ..record import changed, damaged, read_record, unreadable
 from ..stream import KEY, put, tensor_bytes, tensor_from, true_dtype
@@ -151,7 +151,7 @@ class FolderWriter(StorageWriter):
         """Learn which rank this is, and make the folder."""
         if self._rank is None:
             self._rank = distributed.get_rank() if distributed.is_initialized() else 0
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Refuse what would be pickled."""
@@ -184,7 +184,7 @@ class FolderWriter(StorageWriter):
         rank = cast("int", self._rank)
         path = self.folder / data_name(rank)
         temporary = path.with_name(path.name + TEMPORARY)
-        with temporary.open("wb", buffering=0) as file:
+        with open(temporary, "wb", buffering=0, opener=opener) as file:
             head, places = _write(file, named, self._structure)
             os.fsync(file.fileno())
             size = file.tell()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from ...redaction import redact_text
+from ...redaction import learn, redact_code, redact_text
 from ...run.host_memory import nearest, own_limits, shared_limits
 from ..source.excerpts import source_of
 from ..source.files import from_here, kind_of, short_name
@@ -37,9 +37,12 @@ def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[An
         models: the models behind the optimizers.
     """
     blamed = _blamed(error)
+    for call in blamed:
+        if call.is_users:
+            learn(call.frame.f_locals)
     data: Facts = {
         "type": type(error).__name__,
-        "message": redact_text(_message(error)[:_LONGEST]),
+        "message": redact_text(_message(error)[: 2 * _LONGEST])[:_LONGEST],
         "file": "",
         "line": 0,
         "error_file": str(getattr(error, "filename", None) or ""),
@@ -131,7 +134,7 @@ def _place(error: BaseException, blamed: Sequence[Call]) -> Facts:
     users = [call for call in blamed if call.is_users]
     frames = [
         {"file": from_here(call.file), "line": call.line, "function": call.function,
-         "code": redact_text(" ".join(source_of(call.file, call.line).code.split())[:160])}
+         "code": redact_code(" ".join(source_of(call.file, call.line).code.split()))[:160]}
         for call in users[-_FRAMES:]
     ]  # fmt: skip
     file, line, function = "", 0, ""
@@ -150,9 +153,9 @@ def _at(file: str, line: int, function: str) -> Facts:
         "file": from_here(file),
         "line": line,
         "function": function,
-        "code": redact_text(source.code),
+        "code": redact_code(source.code),
         "start": source.start,
-        "excerpt": [[number, redact_text(str(text))] for number, text in source.excerpt],
+        "excerpt": [[number, redact_code(str(text))] for number, text in source.excerpt],
     }
 
 
@@ -231,7 +234,7 @@ def _from_worker(noted: Facts, data: Facts) -> Facts:
 
 def _from_text(told: Told, data: Facts) -> Facts:
     """The error of another process, of which only the text came here."""
-    there: Facts = {"type": told.type, "message": redact_text(told.message[:_LONGEST])}
+    there: Facts = {"type": told.type, "message": redact_text(told.message)[:_LONGEST]}
     if not told.file:
         return there
     gone = ("operands", "variables", "inner", "module", "origins")

@@ -50,7 +50,7 @@ def _keys(wanted: object, call: Call) -> Facts:
         owner = value_of(node.value, call) if isinstance(node, ast.Subscript) else None
         if known(owner) and isinstance(owner, Mapping) and wanted not in owner:
             keys = first_few(iter(cast("Mapping[Any, Any]", owner)), _KEYS)
-            told = [redact_text(repr(key)[:40]) for key in keys]
+            told = [redact_text(repr(key)[:400])[:40] for key in keys]
             same = [key for key in keys if str(key) == str(wanted)]
             facts: Facts = {"keys": told, "key_count": len(cast("Any", owner))}
             if same:  # 1 and "1"

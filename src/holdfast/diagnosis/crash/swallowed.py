@@ -108,7 +108,7 @@ class SwallowedErrors:
                 {
                     **place_told(last.file, last.line),
                     "type": last.type,
-                    "message": redact_text(last.message[:400]),
+                    "message": redact_text(last.message[:4000])[:400],
                     "batches": self.batches - 1,
                 },
             )

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...redaction import redact_text
+from ...redaction import redact_code, redact_text
 from ..source.files import cell_of, is_ours, kind_of
 
 _LONGEST = 16_000
@@ -32,10 +32,15 @@ class Told:
 def text_of(error: BaseException) -> str:
     """The whole traceback, as python prints it, without our calls."""
     lines = [line for part in traceback.format_exception(error) for line in part.splitlines()]
-    text = "\n".join(_without_ours(lines))
+    text = "\n".join(map(_without_secrets, _without_ours(lines)))
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]}\n…\n{text[-_LONGEST // 2 :]}"
-    return redact_text(text)
+    return text
+
+
+def _without_secrets(line: str) -> str:
+    # Lines of code stand four spaces in, and their names with values are no secrets.
+    return redact_code(line) if line.startswith("    ") else redact_text(line)
 
 
 def told_by(message: str) -> Told | None:

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from ...redaction import HIDDEN, is_secret, redact_text
+from ...redaction import HIDDEN, hides, is_secret, redact_text
 
 Facts = dict[str, Any]
 
 _TEXT = 80
+_SEARCHED_TEXT = 4096
 _ENTRIES = 24
 _WEIGHTS = 6
 # Whole numbers of a tensor that are searched for the smallest and the largest.
@@ -131,12 +132,12 @@ def _tensors(held: Any, depth: int = 4) -> Iterator[Any]:
 
 def in_words(name: str, value: object) -> str:
     """A plain value as text; of anything larger its type and size."""
+    if value is None or isinstance(value, bool | int | float | complex):
+        return HIDDEN if hides(name, repr(value)) else repr(value)[:_TEXT]
     if is_secret(name):
         return HIDDEN
-    if value is None or isinstance(value, bool | int | float | complex):
-        return repr(value)[:_TEXT]
     if isinstance(value, str | bytes | os.PathLike):
-        return redact_text(repr(value)[:_TEXT])
+        return _without_secrets(value)
     if isinstance(value, Mapping):
         keys = [str(key)[:24] for key in first_few(iter(cast("Any", value)), 6)]
         return redact_text(f"{type(value).__name__} of {len(value)}: {', '.join(keys)}")[:_TEXT]
@@ -166,12 +167,17 @@ def _collection(name: str, value: Any) -> str:
     kinds = sorted({type(part).__name__ for part in first_few(iter(value), 64)})
     small = len(value) <= 6 and not set(kinds) - {"int", "float", "bool", "str", "NoneType"}
     if small:
-        return redact_text(repr(value)[:_TEXT])
+        return _without_secrets(value)
     if any(map(is_tensor, first_few(iter(value), 4))):
         shapes = [str(tuple(p.shape)) for p in first_few(iter(value), 4) if is_tensor(p)]
         more = ", …" if len(value) > 4 else ""
         return f"{type(value).__name__} of {len(value)} tensors: {', '.join(shapes)}{more}"[:_TEXT]
     return f"{type(value).__name__} of {len(value)} {'/'.join(kinds)}"[:_TEXT]
+
+
+def _without_secrets(value: Any) -> str:
+    # Before it is cut: half of a token is not known as one.
+    return redact_text(repr(value)[:_SEARCHED_TEXT])[:_TEXT]
 
 
 def _repr(module: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from .baseline import Comparing
 from .digests import items_digest
 from .nodes import DICTS, KIND, SCALARS, Node, Seen, Take, class_name, last_name
+from .secrets import Secrets
 
 _MANY, _SOME = 4096, 256
 """Items. A longer container is taken only if the source changes something of its name and it is not
@@ -23,12 +24,20 @@ class Containers:
         changes: whether the source changes something of this name.
         comparing: with what was there before the first step.
         seen: what the look has met.
+        secrets: what no checkpoint may hold.
         inside: this is no look between two passes.
     """
 
     def __init__(
-        self, changes: Callable[[str], bool], comparing: Comparing, seen: Seen, *, inside: bool
+        self,
+        changes: Callable[[str], bool],
+        comparing: Comparing,
+        seen: Seen,
+        secrets: Secrets,
+        *,
+        inside: bool,
     ) -> None:
+        self._secrets = secrets
         self._changes, self._comparing, self._seen = changes, comparing, seen
         self._most = _MANY if inside else _SOME
 
@@ -47,7 +56,7 @@ class Containers:
         large = self._large(value, path)
         if large is not None:
             return large
-        node: Node = {KIND: type(value).__name__, "v": _items(value, path, take)}
+        node: Node = {KIND: type(value).__name__, "v": self._items(value, path, take)}
         if isinstance(value, collections.deque):
             node["m"] = value.maxlen
         return node
@@ -57,7 +66,7 @@ class Containers:
         large = self._large(value, path)
         if large is not None:
             return large
-        node: Node = {KIND: "tuple", "v": _items(value, path, take)}
+        node: Node = {KIND: "tuple", "v": self._items(value, path, take)}
         if hasattr(type(value), "_fields"):
             node["c"] = class_name(type(value))
         elif type(value) is not tuple:
@@ -70,7 +79,7 @@ class Containers:
         large = self._large(value, path)
         if large is not None:
             return large
-        node: Node = {KIND: "dict", "t": type(value).__name__, "v": _pairs(value, path, take)}
+        node: Node = {KIND: "dict", "t": type(value).__name__, "v": self._pairs(value, path, take)}
         if isinstance(value, collections.defaultdict):
             factory = value.default_factory
             node["f"] = getattr(factory, "__name__", "") if factory in (int, float, list) else ""
@@ -79,25 +88,36 @@ class Containers:
             node["a"] = take(dict(vars(value)), f"{path}.__dict__")
         return node
 
-
-def _pairs(values: Any, path: str, take: Take) -> list[Node]:
-    # The rows of a table are thousands of these: no path is written for what needs none.
-    if _plain(values) and _plain(values.values()):
-        return list(map(list, values.items()))
-    pairs: list[Node] = []
-    for number, (key, one) in enumerate(values.items()):
-        if type(key) in SCALARS:
-            pairs.append([key, take(one, f"{path}[{key!r}]")])
-        else:
+    def _pairs(self, values: Any, path: str, take: Take) -> list[Node]:
+        # The rows of a table are thousands of these: no path is written for what needs none.
+        if _plain(values) and _plain(values.values()):
+            named = self._secrets.named
+            return [
+                [
+                    named(key, "") if type(key) is str else key,
+                    named(one, f"{key}") if type(one) is str else one,
+                ]
+                for key, one in values.items()
+            ]
+        pairs: list[Node] = []
+        for number, (key, one) in enumerate(values.items()):
+            if type(key) in SCALARS and type(key) is not str:
+                pairs.append([key, take(one, f"{path}[{key!r}]")])
+                continue
             where = f"{path}[key {number}]"
-            pairs.append([take(key, where), take(one, f"{path}[{number}]")])
-    return pairs
+            saved = take(key, where)
+            inner = f"{path}[{key!r}]" if saved is key else f"{path}[{number}]"
+            pairs.append([saved, take(one, inner)])
+        return pairs
 
-
-def _items(values: Any, path: str, take: Take) -> list[Node]:
-    if _plain(values):
-        return list(values)
-    return [take(one, f"{path}[{i}]") for i, one in enumerate(values)]
+    def _items(self, values: Any, path: str, take: Take) -> list[Node]:
+        kinds = set(map(type, values))
+        if not kinds <= SCALARS:
+            return [take(one, f"{path}[{i}]") for i, one in enumerate(values)]
+        if str not in kinds:
+            return list(values)
+        name = last_name(path)
+        return [self._secrets.named(one, name) if type(one) is str else one for one in values]
 
 
 def _plain(values: Iterable[Any]) -> bool:

@@ -19,7 +19,8 @@ from typing import Any
 from ...diagnosis.source.files import kind_of
 from ..refusal import RefusedError
 from . import admitted
-from .nodes import KIND, SCALARS, Node, Take, of_user, ref, shown
+from .nodes import KIND, SCALARS, Node, Take, last_name, of_user, ref, shown
+from .secrets import Secrets
 
 CACHE: Any = functools._lru_cache_wrapper
 _LISTED: tuple[Any, ...] = tuple(type(iter(one)) for one in ([], (), range(0), range(1 << 70), ""))
@@ -27,6 +28,8 @@ COUNTED = (itertools.count, *_LISTED)
 """Iterators whose place can be read and set."""
 _COUNT = re.compile(r"count\((-?\d+)(?:, (-?\d+))?\)")
 _LONGEST = 1 << 20
+_MOST_ROUNDS = 1 << 26
+"""That a counter is turned on; further ones are made anew."""
 _ANSWERS = "answers"
 
 Value = Callable[[Any, Node, str], Any]
@@ -83,8 +86,8 @@ def _arguments(key: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def fill_cache(live: Any, node: Node, path: str, value: Value) -> None:
     """Give a cached function of the script its entries again."""
-    function = getattr(live, "__wrapped__", None)
-    ours = type(live) is CACHE and type(function) is types.FunctionType
+    function = live.__wrapped__ if type(live) is CACHE else None
+    ours = type(function) is types.FunctionType
     if not ours or kind_of(function.__code__.co_filename) != "user":  # type: ignore[union-attr]
         raise RefusedError(f"{shown(path)} is no cached function in the resumed run")
     for name, item in node["a"]:
@@ -173,7 +176,9 @@ def take_iterator(value: Any, path: str) -> Node:
             return {KIND: "count", "v": [int(match[1]), int(match[2] or 1)]}
     else:
         left = list(itertools.islice(copy.copy(value), _LONGEST))
-        if len(left) < _LONGEST and SCALARS.issuperset(map(type, left)):
+        secrets, name = Secrets(), last_name(path)
+        told = any(type(one) is str and secrets.named(one, name) is not one for one in left)
+        if len(left) < _LONGEST and SCALARS.issuperset(map(type, left)) and not told:
             return {KIND: "iterator", "v": left}
     return refuse_iterator(value, path)
 
@@ -191,7 +196,8 @@ def restore_iterator(live: Any, node: Node, path: str) -> Any:
         first, step = (int(one) for one in node["v"])
         match = _COUNT.fullmatch(repr(live)) if type(live) is itertools.count else None
         rounds = (first - int(match[1])) / step if match and step else -1
-        if match is None or int(match[2] or 1) != step or rounds != int(rounds) or rounds < 0:
+        fits = match is not None and int(match[2] or 1) == step and 0 <= rounds <= _MOST_ROUNDS
+        if not fits or rounds != int(rounds):
             return itertools.count(first, step)
         for _ in range(int(rounds)):
             next(live)

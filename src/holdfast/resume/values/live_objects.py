@@ -213,7 +213,7 @@ def fill_class(live: Any, node: Node, path: str, value: Value) -> None:
         raise RefusedError(f"{shown(path)} is no class of the script in the resumed run")
     for name, item in node["a"]:
         old = vars(live).get(name, MISSING)
-        old = getattr(old, "__func__", old)  # of a static method
+        old = old.__func__ if isinstance(old, staticmethod | classmethod) else old
         new = value(old, item, f"{path}.{name}")
         if new is old:
             continue

@@ -187,7 +187,7 @@ class Objects:
             "c": class_name(type(value)),
             **self._copy_of(value, path),
             "a": [
-                [name, one]
+                [name, take(one, f"{path}.{name}")]
                 for name, one in vars(value).items()
                 if type(one) in SCALARS and (user or name == "training")
             ],

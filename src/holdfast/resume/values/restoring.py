@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..refusal import RefusedError
-from . import admitted, hidden, live_objects, plain
+from . import admitted, hidden, live_objects, plain, secrets
 from .digests import array_digest, items_digest, pickle_digest, tensor_digest
 from .nodes import DICTS, KIND, MISSING, SCALARS, Node, class_name, shown
 
@@ -100,6 +100,13 @@ class Restoring:
             digest = tensor_digest(live) if isinstance(live, Tensor) else array_digest(live)
             if digest != node["h"]:
                 raise RefusedError(f"the script makes {shown(path)} with other values each time")
+        return live
+
+    def _secret(self, live: Any, node: Node, path: str) -> Any:
+        """A text that no checkpoint holds: the script has it again by itself."""
+        self._keep(live, path, "a secret, which no checkpoint holds")
+        if node["h"] and not secrets.same(live, node["h"]):
+            raise RefusedError(f"{shown(path)} is a secret, and another one than it was")
         return live
 
     def _held(self, live: Any, node: Node, path: str) -> Any:
@@ -294,6 +301,7 @@ _METHODS: dict[str, Callable[[Restoring, Any, Node, str], Any]] = {
     name: getattr(Restoring, f"_{name}")
     for name in (
         *("ref", "same", "large", "held", "tensor", "bytes", "array", "enum", "object", "module"),
+        "secret",
         *("list", "tuple", "set", "frozenset", "deque", "dict"),
     )
 }

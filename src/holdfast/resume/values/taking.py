@@ -32,6 +32,7 @@ from .baseline import Baseline, Comparing
 from .containers import EXACT_DICTS, EXACT_LISTS, Containers
 from .nodes import KIND, SCALARS, Node, Seen, Take, ref, shown
 from .objects import Objects
+from .secrets import Secrets
 from .tensors import Known, Tensors
 
 # What the next process has again: code, and loops over loaders, whose place is saved with the pass.
@@ -107,12 +108,13 @@ class Taking:
         running: Collection[FrameType] = (),
     ) -> None:
         seen = self._seen = Seen()
+        secrets = self._secrets = Secrets()
         comparing = Comparing(baseline, seen, first=first, digests=inside)
         tensors = self._tensors = Tensors(
             known, comparing, seen, inside=inside, inline=inline, graphs=graphs
         )
         objects = self._objects = Objects(tensors, comparing, seen, inside=inside)
-        containers = Containers(changes, comparing, seen, inside=inside)
+        containers = Containers(changes, comparing, seen, secrets, inside=inside)
         self._running, self._known = {id(frame) for frame in running}, known
         # The first row that fits counts.
         self._rows: tuple[tuple[Any, _TakeWith], ...] = (
@@ -163,7 +165,10 @@ class Taking:
 
     def take(self, value: Any, path: str) -> Node:
         """The node of a value."""
-        if type(value) in _VALUES:
+        kind = type(value)
+        if kind is str or kind is bytes:
+            return self._secrets.text(value, path)
+        if kind in _VALUES:
             return value
         if value in self._seen:
             return {KIND: "same", "p": self._seen.path(value)}
