@@ -52,6 +52,12 @@ def test_without_a_cause_the_exception_is_the_answer(crash: Any) -> None:
     assert said.count("its own") == 1 and "  RUN001  ValueError: its own at " in said
 
 
+def test_a_long_exception_keeps_its_line(crash: Any) -> None:
+    data = ORDINARY | {"type": "ValueError", "message": "its own " * 100, "operands": []}
+    said = end_summary(crash(data | {"module": {}}))
+    assert " at model.py:16" in " ".join(said.split())
+
+
 def test_the_page_has_the_cause_first_and_the_exception_once(crash: Any) -> None:
     page = report_html(crash(ORDINARY | {"traceback": "Traceback"}))
     body = page[page.index("<body") :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..types import Finding
 from . import words
 from .cause import cause_of
 from .crash import crash_of
@@ -43,12 +44,17 @@ def crash_end_lines(
     report = summary.page or f"holdfast report {summary.path}"
     lines.append(line("  ", Span("report".ljust(_COLUMN), "dim"), report))
     why = f"cause: {cause.headline}" if cause is not None and cause.headline else error
-    # Behind the exception the message has its line, the loader worker and the sample.
-    where = finding.message.partition(error)[2]
-    answer = f"{why}{where}{words.doubt(finding)}"
+    answer = f"{why}{_where(finding, error)}{words.doubt(finding)}"
     lines += paragraph(
         answer, label=finding.code, indent=2, column=_COLUMN, width=width, style="bold",
         label_style="bold red",
     )  # fmt: skip
     lines += paragraph(finding.advice, indent=2, column=_COLUMN, width=width)
     return lines + (diff_lines(cause.diff, indent=2 + _COLUMN) if cause is not None else [])
+
+
+def _where(finding: Finding, error: str) -> str:
+    """What the message has behind the exception: its line, the loader worker and the sample."""
+    # A long one is shortened there.
+    end = error if error in finding.message else "…"
+    return finding.message.partition(end)[2]
