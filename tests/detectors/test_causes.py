@@ -19,6 +19,18 @@ PIPE = {"type": "BrokenPipeError", "message": "[Errno 32] Broken pipe"}
 KILLED = "DataLoader worker (pid 12) is killed by signal: Killed. "
 IN_USE = {"type": "OSError", "message": "[Errno 98] Address already in use"}
 MEMORY = {"limit": "machine", "bytes": 64 << 30, "used": 16 << 30}
+WRITING = {"type": "RuntimeError", "message": "unexpected pos 64 vs 0"}
+UNPACKED = {"type": "ValueError", "message": "too many values to unpack (expected 2)",
+            "code": "for x, y in pairs:"}  # fmt: skip
+BROADCAST: dict[str, Any] = {
+    "type": "RuntimeError",
+    "message": "The size of tensor a (7) must match the size of tensor b (32) at non-singleton "
+    "dimension 0",
+    "operands": [{"name": "x", "shape": [7, 4]}, {"name": "noise", "shape": [32, 4]}],
+}
+BATCHES = {"type": "ValueError", "message":
+           "Expected input batch_size (16) to match target batch_size (8)."}  # fmt: skip
+MISSING = {"type": "FileNotFoundError", "message": "[Errno 2] No such file or directory: 'git'"}
 
 # The cause, a case with its evidence, and cases that say the same words in another world.
 CAUSES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
@@ -68,6 +80,53 @@ CAUSES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "another rank has mostly failed": (
         {"type": "DistBackendError", "message": "NCCL error: unhandled", "world": 2},
         [{"type": "RuntimeError", "message": "NCCL Error 1: unhandled cuda error", "world": 1}],
+    ),
+    "holds NaN": (
+        {"type": "ValueError", "message": "Expected parameter loc (Tensor) of distribution Normal "
+         "to satisfy the constraint Real(), but found invalid values: tensor([nan])"},
+        [
+            {"type": "RuntimeError", "message":
+             "probability tensor contains either `inf`, `nan` or element < 0"},
+            {"type": "ValueError", "message": "Expected parameter scale (nan-safe) of distribution "
+             "Normal, but found invalid values: tensor([-1.])"},
+        ],
+    ),
+    "input() has nothing to read": (
+        {"type": "EOFError", "message": "EOF when reading a line", "code": "name = input('? ')"},
+        [{"type": "EOFError", "message": "Ran out of input", "code": "x = pickle.load(f)"}],
+    ),
+    "that cannot be decoded": (
+        {"type": "EOFError", "message": "Ran out of input", "code": "x = pickle.load(f)"},
+        [{"type": "EOFError", "message": "", "library": "multiprocessing/connection.py:383"},
+         {"type": "EOFError", "message": "EOF when reading a line", "code": "input()"}],
+    ),
+    "may not be read or written": (
+        {"type": "PermissionError", "message": "[Errno 13] Permission denied: '/data/a.pt'"},
+        [{"type": "PermissionError", "message": "[Errno 1] Operation not permitted"}],
+    ),
+    "the disk is full": (
+        WRITING | {"disk": {"folder": "out", "free": 4096}},
+        [WRITING, WRITING | {"disk": {"folder": "out", "free": 9 << 30, "files": 7}}],
+    ),
+    "download": (
+        {"type": "ConnectionError", "message": "HTTPSConnectionPool: Max retries exceeded"},
+        [{"type": "ConnectionError", "message": "the socket of the simulator is closed"}, RESET],
+    ),
+    "the loader gives batches": (
+        UNPACKED | {"over_loader": True},
+        [UNPACKED, UNPACKED | {"operands": [{"name": "pairs", "type": "list", "repr": "[1]"}]}],
+    ),
+    "this batch has 7 samples": (
+        BROADCAST | {"indices": [*range(7)]},
+        [BROADCAST, BROADCAST | {"indices": [*range(32)]}],
+    ),
+    "the batch changed its size on the way": (
+        BATCHES | {"reshapes": [{"file": "a.py", "line": 4, "code": "x = x.view(-1, 4)"}]},
+        [BATCHES],
+    ),
+    "os.makedirs": (
+        MISSING | {"missing_folder": "data"},
+        [MISSING | {"library": "subprocess.py:1955"}],
     ),
 }  # fmt: skip
 

@@ -180,6 +180,11 @@ CASES = {
         "enforce_sorted=False"),
     "unpacked loader": (
         "for x, y, z in DataLoader([(1, 2)], 1):\n    pass", "for x", "3 names for 2|__getitem__"),
+    "unpacked held loader": (
+        "d = DataLoader([(1, 2)], 1)\nfor i, (x, y, z) in enumerate(d):\n    pass", "for i",
+        "3 names for 2|__getitem__"),
+    "unpacked pairs": (
+        "for x, y in [(1, 2, 3)]:\n    pass", "for x", "what the loop goes over gives"),
     "unpacked": ("t = (1, 2, 3)\na, b = t", "a, b", "2 names"),
     "random_split": ("torch.utils.data.random_split([1, 2, 3], [2, 2])", "split", "add up"),
     # autograd
@@ -755,3 +760,19 @@ def test_an_error_raised_from_another_carries_its_facts(tmp_path: Path) -> None:
         cause.headline == ""
         and "expects 20 features and gets 24" in explain(root(found.data)).headline
     )
+
+
+def test_the_disk_that_a_file_was_written_to_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = os.statvfs(tmp_path)
+    script = "def save(f):\n    raise RuntimeError('unexpected pos 64 vs 0')\nsave({!r})"
+    found, cause = crash(tmp_path, script.format(str(tmp_path / "deep" / "a.pt")))
+    assert "disk" not in found.data  # the folder is not there
+    found, cause = crash(tmp_path, script.format(str(tmp_path / "a.pt")))
+    assert found.data["disk"]["folder"] == str(tmp_path)
+    assert (left.f_bavail * left.f_frsize > 64 << 20) == ("not known" in cause.advice)
+    full = os.statvfs_result((*left[:4], 0, *left[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    _, cause = crash(tmp_path, script.format(str(tmp_path / "a.pt")))
+    assert cause.headline == "the disk is full" and "has 0 B free" in cause.advice, cause

@@ -63,7 +63,12 @@ def unpacked(crash: Crash) -> Cause | None:
     what = f"{value.name} is {value.size if value.shape else value.text}" if value else ""
     loop = crash.place.code.startswith(("for ", "async for "))
     got = f"{few[2]}" if few else "more"
-    if loop:
+    if loop and not crash.data.get("over_loader"):
+        advice = (
+            f"what the loop goes over gives {got} parts in each turn: name each of them in the for "
+            "statement"
+        )
+    elif loop:
         advice = (
             f"the loader gives batches with {got} parts, as many as __getitem__ returns: name each "
             "of them in the for statement, or return what the loop expects"
@@ -134,8 +139,8 @@ def ragged(crash: Crash) -> Cause | None:
     if found:
         return Cause(
             headline=f"{found[1][:60]} is no number",
-            advice="a cell of the data is a text: clean the column, skip the header line, or read "
-            "it with pandas and na_values",
+            advice="a text stands where a number should: an argument, a header line or a cell of a "
+            f"table{crash.first_origin().told()}; skip or clean it where it is read",
         )
     return None
 

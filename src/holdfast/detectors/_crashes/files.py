@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from .facts import Cause, Crash, base_name, text, whole
+import re
+
+from .._memory import amount
+from .facts import Cause, Crash, base_name, mapping, text, whole
+
+# Free bytes below which a disk is full for a file that was being written; a guess.
+_FULL = 16 << 20
 
 
 def checkpoint(crash: Crash) -> Cause | None:
@@ -50,6 +56,12 @@ def missing(crash: Crash) -> Cause | None:
     """A file or folder that is not there."""
     if crash.type != "FileNotFoundError":
         return None
+    if "subprocess" in text(crash.data.get("library")):
+        found = crash.find(r"No such file or directory: '?(.+?)'?$")
+        return Cause(
+            headline=f"the program {found[1] if found else ''} is not there".replace("  ", " "),
+            advice="install it, or give its whole path; the script starts it as a command",
+        )
     found = crash.find(r"No such file or directory: '?(.+?)'?$")
     name = found[1] if found else text(crash.data.get("error_file")) or "a file"
     near = crash.near()
@@ -68,6 +80,12 @@ def refused(crash: Crash) -> Cause | None:
     """Permissions, full disks, too many open files."""
     if crash.type == "PermissionError":
         found = crash.find(r"'(.+?)'$")
+        if found is None and not text(crash.data.get("error_file")):
+            return Cause(
+                headline="the system does not permit this call",
+                advice="it names no file: signals to processes of others, ports below 1024 and "
+                f"limits of a container are usual{crash.place.told()}",
+            )
         return Cause(
             headline=f"{base_name(found[1]) if found else 'a file'} may not be read or written",
             advice="check its owner and mode (ls -l); in a container or on a cluster write below a "
@@ -82,14 +100,26 @@ def refused(crash: Crash) -> Cause | None:
             advice=f"write less into it{_largest(crash)}; or raise the limit (ulimit -f, "
             "resource.RLIMIT_FSIZE; on the file system a quota)",
         )
-    if crash.find(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122") or writing:
+    disk = mapping(crash.data.get("disk"))
+    free, files = whole(disk.get("free")), whole(disk.get("files"))
+    folder = f"{disk.get('folder')} has {amount(free)} free" if free is not None else ""
+    said = crash.find(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122")
+    full = free is not None and (free < _FULL or files == 0)
+    if writing and not said and not full:
+        return Cause(
+            headline="the file could not be written",
+            advice=f"why is not known{f': {folder}' if folder else ''}; a quota, a network file "
+            "system or a lost disk say no more than this; what was written is cut off",
+        )
+    if said or writing:
+        told = f" ({folder})" if folder else ""
         where = "/dev/shm" in crash.message
         return Cause(
             headline="shared memory is full" if where else "the disk is full",
             advice="give the container more (--shm-size), or use fewer loader workers"
             if where
-            else "free space or write elsewhere (df -h, also inodes: df -i); keep fewer "
-            f"checkpoints{_largest(crash)}",
+            else f"free space or write elsewhere{told} (df -h, also inodes: df -i); keep fewer "
+            f"checkpoints{_largest(crash)}; a file that was being written is cut off",
         )
     if crash.find(r"Too many open files|Errno 24|received 0 items of ancdata"):
         return Cause(
@@ -125,6 +155,17 @@ def damaged(crash: Crash) -> Cause | None:
             advice="open every file once before training and drop those that fail; fetch this one "
             "again (PIL: ImageFile.LOAD_TRUNCATED_IMAGES = True reads what is there)",
         )
+    if crash.type == "EOFError" and re.search(r"\binput\(", crash.place.code):
+        return Cause(
+            headline="input() has nothing to read",
+            advice="standard input is at its end (a job without a terminal, | or < that ended): "
+            "take the answer from an argument",
+        )
+    if crash.type == "EOFError" and "multiprocessing" in text(crash.data.get("library")):
+        return Cause(
+            headline="the process at the other end of a pipe is gone",
+            advice="how it ended is not known here: look at its own output and exit code",
+        )
     if crash.type in (
         "JSONDecodeError",
         "UnpicklingError",
@@ -135,9 +176,10 @@ def damaged(crash: Crash) -> Cause | None:
         if crash.type == "error" and not crash.find("unpack requires|decompress"):
             return None
         return Cause(
-            headline="a file that cannot be decoded",
-            advice="it is empty, cut off or of another format or encoding: look at its "
-            "first bytes, and write files to another name before os.replace",
+            headline="data that cannot be decoded",
+            advice="a file is empty, cut off or of another format or encoding, or a text is not "
+            "what it should be: look at its first bytes; write files to another name before "
+            "os.replace",
         )
     return None
 

@@ -110,7 +110,7 @@ def beyond(crash: Crash) -> Cause | None:
             headline=f"{kind} index out of range",
             advice=f"{has}: "
             + (
-                "__len__ of the dataset says more than it has; let both come from the same list"
+                "if __len__ of the dataset says more than it has, let both come from the same list"
                 if loading
                 else "check its length, and a loop that counts one too far"
             ),

@@ -216,7 +216,7 @@ def numbers(crash: Crash) -> Cause | None:
         who = f"{zero.name} is 0" if zero else "the divisor is 0"
         return Cause(
             headline=who,
-            advice="nothing was counted: an empty loader or split, a filter that keeps nothing, "
+            advice="usual are an empty loader or split, a filter that keeps nothing and "
             "len(loader) // n below 1; divide by max(n, 1) where 0 is allowed",
         )
     if crash.type == "RecursionError":

@@ -37,9 +37,16 @@ def distribution(crash: Crash) -> Cause | None:
     if crash.find(r"probability tensor contains either `inf`, `nan` or element < 0") or crash.find(
         r"Expected parameter \w+ .*of distribution"
     ):
-        nan = "nan" in crash.message.lower()
         found = crash.find(r"Expected parameter (\w+)")
-        what = found[1] if found else "probs"
+        if found is None:  # torch names all three, whichever it was
+            return Cause(
+                headline="probabilities to draw from are NaN, infinite or below 0",
+                advice="which of the three is not said: look at their smallest and largest value "
+                "here; logits= takes any finite number, softmax(x, -1) makes probabilities of it",
+            )
+        # The message ends with the values themselves.
+        nan = "nan" in crash.message.lower().partition("invalid values")[2]
+        what = found[1]
         return Cause(
             headline=f"{what} of a distribution holds {'NaN' if nan else 'forbidden values'}",
             advice="the network gives NaN: lower the learning rate, clip gradients, and look at "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .facts import Cause, Crash, Line, Value, numbers, product, shown
+from .facts import Cause, Crash, Line, Value, listed, numbers, product, shown
 
 
 def multiplied(crash: Crash) -> Cause | None:
@@ -97,9 +97,8 @@ def broadcast(crash: Crash) -> Cause | None:
     if dimension == 0 and len(left.shape or ()) == len(right.shape or ()):
         return Cause(
             headline=headline,
-            advice=f"they differ in the batch, {one} and {other}: the last batch of an epoch is "
-            "smaller, so make the tensor with x.shape[0] rows, or drop_last=True in the "
-            f"loader{lines}",
+            advice=f"dimension 0 has {one} and {other}: {_of_batch(crash, one, other)}, so make "
+            f"the tensor with x.shape[0] rows, or drop_last=True in the loader{lines}",
         )
     if _same_but(left.shape or (), right.shape or (), 1) and dimension == 1:
         return Cause(
@@ -119,6 +118,14 @@ def broadcast(crash: Crash) -> Cause | None:
         advice=f"dimension {dimension} has {one} and {other}: check the lines that make "
         f"them{lines}, or add a dimension of 1 with unsqueeze",
     )
+
+
+def _of_batch(crash: Crash, one: int, other: int) -> str:
+    """What is known of the batch: its samples were counted where a loader drew them."""
+    drawn = len(listed(crash.data.get("indices")))
+    if drawn and drawn == min(one, other):
+        return f"this batch has {drawn} samples, as the last of an epoch may"
+    return "where that is the batch, the last one of an epoch is smaller"
 
 
 def _same_but(one: tuple[int, ...], other: tuple[int, ...], dimension: int) -> bool:
@@ -322,8 +329,11 @@ def of_loss(crash: Crash) -> Cause | None:
         line = next((line.told() for line in crash.lines("reshapes") if line.line), "")
         return Cause(
             headline=f"{one} predictions for {other} targets",
-            advice="the batch changed its size on the way: a view(-1, N) with a wrong N moves "
-            f"values into the batch, use x.flatten(1) and correct the next layer{line}",
+            advice=f"the batch changed its size on the way{line}: a view(-1, N) with a wrong N "
+            "moves values into the batch, use x.flatten(1) and correct the next layer"
+            if line
+            else "one of the two lost or gained rows on its way: print both shapes where they are "
+            "made; a view(-1, N) with a wrong N does that",
         )
     found = crash.find(r"[Tt]arget size \((.+?)\)\)? .*input size \((.+?)\)")
     if found:
@@ -363,7 +373,7 @@ def others(crash: Crash) -> Cause | None:
         has = f"{given.name} is {given.size}" if given else "the tensor has fewer dimensions"
         return Cause(
             headline=f"dimension {found[2]} of a tensor that has {found[1]}",
-            advice=f"{has}: a squeeze() without argument or a batch of one has taken a dimension "
+            advice=f"{has}: a squeeze() without argument or a batch of one may have taken one "
             f"away; use squeeze(1), keepdim=True or unsqueeze{crash.first_origin().told()}",
         )
     patterns = (

@@ -138,7 +138,7 @@ def started(crash: Crash) -> Cause | None:
         )
     if crash.find("Cannot re-initialize CUDA in forked subprocess"):
         return Cause(
-            headline="CUDA is used in a forked worker",
+            headline="CUDA is used in a forked process",
             advice="keep tensors of the dataset on the CPU and move batches in the loop; else "
             "multiprocessing_context='spawn' for the loader",
         )

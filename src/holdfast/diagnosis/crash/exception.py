@@ -57,6 +57,8 @@ def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[An
             from . import checkpoints, graph, samples
 
             _add(data, lambda: samples.loaded(blamed))
+            users = [call for call in blamed if call.is_users]
+            _add(data, lambda: samples.over_loader(users[-1]) if users else {})
             _add(data, lambda: checkpoints.facts(calls(error.__traceback__)))
             if data.get("phase") == "backward":
                 _add(data, lambda: graph.facts(blamed, models))
@@ -66,6 +68,7 @@ def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[An
         _add(data, _host_limit)
     _add(data, surroundings.world)
     _add(data, lambda: surroundings.output(error))
+    _add(data, lambda: surroundings.disk(data["message"], calls(error.__traceback__)))
     told = told_by(_message(error))
     noted = worker_error.noted(calls(error.__traceback__))
     if noted is not None:

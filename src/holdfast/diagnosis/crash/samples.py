@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from ...probes.batches import Batch, plain_index, tensors
 from ...probes.sample_files import file_of, innermost
+from ..source.slicing import called
+from .operands import value_of
 from .traceback_frames import Call
 from .values import Facts, first_few
 
@@ -40,6 +44,19 @@ def loaded(calls: Sequence[Call]) -> Facts:
         if row < len(facts.get("indices", ())):
             facts |= _named(dataset, facts["indices"][row])
     return facts
+
+
+def over_loader(call: Call) -> Facts:
+    """Whether the loop at whose head a call is goes over a DataLoader."""
+    head = call.statement()
+    if not isinstance(head, ast.For) or "torch.utils.data" not in sys.modules:
+        return {}
+    from torch.utils.data import DataLoader
+
+    parts = [part for part in ast.walk(head.iter) if isinstance(part, ast.expr)]
+    held = any(isinstance(value_of(part, call), DataLoader) for part in parts)
+    made = any(isinstance(part, ast.Call) and called(part) == "DataLoader" for part in parts)
+    return {"over_loader": held or made}
 
 
 def at_work(batches: Sequence[Batch], rows: Sequence[int]) -> Facts:

@@ -7,18 +7,21 @@ and of a loader worker. What is measured here tells which of them is there.
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from ...run.host_memory import machine_oom_kills, nearest, oom_kills, shared_limits
+from ..source.files import from_here
 from .traceback_frames import Call
 from .values import Facts
 
 # Kills for lack of memory before this process trained: those that follow may be of its workers.
 _KILLED_BEFORE = oom_kills()
 _MACHINE_BEFORE = machine_oom_kills()
+_WRITING = re.compile(r"PytorchStreamWriter|unexpected pos|file write failed|Errno 28|Errno 122")
 # Milliseconds until a worker that has just died is known to be dead.
 _REAPED = 200
 
@@ -62,6 +65,20 @@ def dead_workers(message: str, calls: Sequence[Call]) -> Facts:
     if limit is not None:
         facts["memory"] = {"limit": limit.name, "bytes": limit.bytes, "used": limit.used}
     return facts
+
+
+def disk(message: str, calls: Sequence[Call]) -> Facts:
+    """What is left on the disk that a file was being written to."""
+    if not _WRITING.search(message):
+        return {}
+    paths = [call.frame.f_locals.get(name) for call in calls for name in ("f", "file", "path")]
+    given = next((p for p in reversed(paths) if isinstance(p, str | os.PathLike)), "")
+    folder = os.path.dirname(os.path.abspath(given)) if given else os.getcwd()
+    left = os.statvfs(folder)
+    free = left.f_bavail * left.f_frsize
+    # A file system without a table of files says 0 of 0.
+    files = {"files": left.f_favail} if left.f_files else {}
+    return {"disk": {"folder": from_here(folder), "free": free, **files}}
 
 
 def _ended(workers: list[Any]) -> list[list[Any]]:
