@@ -39,7 +39,8 @@ def overview() -> str:
         "# Detectors",
         f"Built by `{COMMAND}` from the classes in `src/holdfast/detectors/`; edit those. "
         "`holdfast explain CODE`\nprints the same text in a terminal, without the fields of the "
-        "evidence. Settings choose detectors by code (`detectors.select`,\n`detectors.ignore`); thresholds are defaults in the code.",
+        "evidence. Settings choose detectors by code (`detectors.select`,\n"
+        "`detectors.ignore`); thresholds are defaults in the code.",
         "\n".join(["| code | name | severity | what is wrong |", "|---|---|---|---|", *rows]),
     )
 
