@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from .conftest import Bench
@@ -158,3 +162,37 @@ def test_given_up_before_torch(bench: Bench, leave: str):
     assert bench.same(bench.write(script)).code == 5
     (finding,) = bench.record.findings()
     assert (finding.code, finding.line) == ("RUN001", 3)
+
+
+PRINTS = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2000):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    print("step", step, "x" * 200, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_reader_of_the_output_that_went_away_is_told_as_that(tmp_path: Path):
+    """As ``| head``: python's own exit is kept, and no rank is blamed."""
+    script = tmp_path / "prints.py"
+    script.write_text(PRINTS)
+    codes: list[int] = []
+    for start in ([], ["-m", "holdfast", "run"]):
+        child = subprocess.Popen(
+            [sys.executable, *start, str(script)], cwd=tmp_path, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert child.stdout is not None and child.stderr is not None
+        child.stdout.readline()
+        child.stdout.close()
+        told = child.stderr.read()
+        child.stderr.close()
+        codes.append(child.wait(timeout=120))
+    assert codes[0] == codes[1] != 0
+    assert "the reader of the output went away (stdout)" in " ".join(told.split())
+    assert "rank" not in told.partition("RUN001")[2]
