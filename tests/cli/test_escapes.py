@@ -112,7 +112,7 @@ def test_nothing_a_terminal_acts_on_is_printed(words, colour, forged, capfd, mon
     monkeypatch.setenv("HOLDFAST_PLUGINS", "none")
     known = {"RUN": str(forged.path), "OTHER": str(forged.path.parent / "x\x1b[31m\u202ey")}
     given = [word.replace("EVIL", EVIL) for word in words.split()]
-    main([known.get(word, word) for word in given])
+    main([str(known.get(word, word)) for word in given])
     told = capfd.readouterr()
     assert told.out or told.err
     if "open" not in words.split():

@@ -180,8 +180,6 @@ def test_two_optimizers_have_one_loss_curve(make_run, make_rows):
         '{"code":"X","name":"x","severity":"error","step":1,"message":1,"advice":"a"}',
         '{"code":"X","name":"x","severity":"error","step":1,"message":"m","advice":"a",'
         '"evidence":[1]}',
-        '{"code":"X","name":"x","severity":"error","step":1,"message":"m","advice":"a",'
-        '"evidence":{"count":"many"}}',
     ],
 )
 def test_findings_that_make_no_sense_are_counted_not_trusted(make_run, line):

@@ -43,6 +43,8 @@ FOLDER_NAME = re.compile(rf"step-(?P<step>\d{{10,}})(?:{re.escape(SECOND)})?")
 
 _CHUNK = 4 << 20
 _BLANK = "0" * 64
+# Bytes of a record: a model of 100,000 tensors has 10 MB.
+_LARGEST = 64 << 20
 _OWN_DIGEST = re.compile(rb'  "record": "([0-9a-f]{64})"\n\}\n')
 
 
@@ -148,7 +150,8 @@ def read_record(path: Path) -> dict[str, Any]:
     """Read the record of a checkpoint, given by either of its files."""
     record = record_path(path)
     try:
-        data = record.read_bytes()
+        with record.open("rb") as file:
+            data = file.read(_LARGEST + 1)
     except FileNotFoundError as error:
         if path != record and path.exists():
             raise damaged(
@@ -164,6 +167,8 @@ def read_record(path: Path) -> dict[str, Any]:
             "check the permissions"
         ) from error
     try:
+        if len(data) > _LARGEST:
+            raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
         fields = decode_record(data)
     except ValueError as error:
         raise damaged(record, str(error)) from error

@@ -180,8 +180,8 @@ def read_look(event: Event) -> Look | None:
         places = read_places(data)
         turn = outer = None
         if data["turn"] is not None:
-            path = tuple(places[int(i)] for i in data["turn"]["path"])
-            turn, outer = Turn(path, *data["turn"]["loop"]), Turn(path, *data["turn"]["outer"])
+            path = _path(data["turn"]["path"], places)
+            turn, outer = _turn(path, *data["turn"]["loop"]), _turn(path, *data["turn"]["outer"])
         return Look(
             purpose=str(data["look"]),
             rare=bool(data["rare"]),
@@ -193,7 +193,7 @@ def read_look(event: Event) -> Look | None:
             now=_profile(data["now"], places),
             baseline=_profile(data["baseline"], places) if data.get("baseline") else None,
             registering=[places[int(i)] for i in data.get("registering", ())],
-            stalls=[Stalled(*stall) for stall in data.get("stalls", ())],
+            stalls=[_stalled(*stall) for stall in data.get("stalls", ())],
             cores=int(data.get("cores", 0)),
             ranks=int(data.get("ranks", 1)),
         )
@@ -203,7 +203,26 @@ def read_look(event: Event) -> Look | None:
 
 def read_times(data: Mapping[str, Any]) -> Times:
     """Parse step times; like all below, raises where something is missing."""
-    return Times(**data["times"])
+    given = {name: float(value) for name, value in data["times"].items()}
+    return Times(busier=bool(given.pop("busier")), **given)
+
+
+def _stalled(step: Any, excess: Any, begins_epoch: Any) -> Stalled:
+    return Stalled(int(step), float(excess), bool(begins_epoch))
+
+
+def _turn(path: tuple[Place, ...], depth: Any, first: Any, last: Any) -> Turn:
+    if not 0 <= int(depth) < len(path):
+        raise ValueError(f"the loop is number {depth} of {len(path)} places")
+    return Turn(path, int(depth), int(first), int(last))
+
+
+def _path(numbers: Any, places: Sequence[Place]) -> tuple[Place, ...]:
+    """The places of a call stack; there is always one."""
+    found = tuple(places[int(number)] for number in numbers)
+    if not found:
+        raise ValueError("a line without a place")
+    return found
 
 
 def read_places(data: Mapping[str, Any]) -> list[Place]:
@@ -228,7 +247,7 @@ def read_places(data: Mapping[str, Any]) -> list[Place]:
 def read_line(data: Mapping[str, Any], places: Sequence[Place]) -> Line:
     """One line."""
     return Line(
-        path=tuple(places[int(i)] for i in data["path"]),
+        path=_path(data["path"], places),
         function=str(data["function"]),
         mark=str(data["mark"]),
         direct=bool(data["direct"]),

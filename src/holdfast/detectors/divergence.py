@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..suspicion import wandered
+from ..suspicion import NORM_GROWTH, wandered
 from ..types import Event, Finding, Severity
 from ._events import (
     event_at,
@@ -100,6 +100,11 @@ class Divergence(Detector):
     def suspects(self, window: Window) -> Mask:
         """One row in ``every``, and rows with an event."""
         regular = window.new["step"] % self.options.every == self.options.every - 1
+        usual, norms = column(window.rows, "loss_usual"), column(window.rows, "norm_usual")
+        # What no row before it could make growth of need not be looked at: most rows of a run.
+        grown = usual > np.fmin.reduce(usual, initial=np.inf)
+        grown &= norms >= NORM_GROWTH * np.fmin.reduce(norms, initial=np.inf)
+        regular &= grown[len(window) - window.fresh :]
         return regular | rows_with_event(window, ("rollback", "stop"))
 
     def check(self, window: Window) -> Finding | None:

@@ -11,7 +11,6 @@ from ._symptoms import (
     Blame,
     blame,
     overflowed,
-    scaled,
 )
 from ._window import Mask, Window, column
 from .base import Detector
@@ -90,8 +89,11 @@ class ScalerCollapse(Detector):
 
     def suspects(self, window: Window) -> Mask:
         """Rows that overflowed or whose scale is very low."""
-        rows = window.new
-        return overflowed(rows) | (scaled(rows) & (column(rows, "scale") < self.options.lowest))
+        rows, scales = window.new, column(window.rows, "scale")
+        scale = scales[len(window) - window.fresh :]
+        # One that was never higher has not fallen.
+        fallen = (scale < self.options.lowest) & (scale < np.fmax.reduce(scales, initial=-np.inf))
+        return overflowed(rows) | fallen
 
     def check(self, window: Window) -> Finding | None:
         """Count the overflowing steps in a row, and see how far the scale has fallen."""

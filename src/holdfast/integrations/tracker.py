@@ -22,11 +22,11 @@ from ..run import (
     LaneReader,
     Run,
     Tail,
-    decode,
     encode,
     rank_of,
 )
 from ..run.durable import replace_file
+from ..run.jsonl import read_object
 from ..types import Event
 from ._reading import (
     SETTINGS_FILE,
@@ -247,7 +247,7 @@ def _files(folder: Path) -> Iterable[Path]:
 
 def _read(path: Path) -> Progress:
     try:
-        data: dict[str, Any] = decode(path.read_bytes())
+        data: dict[str, Any] = read_object(path)
         return Progress(**data)
     except FileNotFoundError:
         return Progress()

@@ -22,7 +22,7 @@ from .course import courses_of, earlier_lanes
 from .lanes import (
     PHASES,
     column,
-    first_optimizer,
+    of_first_optimizer,
     read_lanes,
 )
 from .layout import WIDTH, Line, Span, line, paragraph
@@ -252,7 +252,7 @@ def _other_script(before: Run, after: Run) -> str:
 
 def _step_times(lane: LaneData) -> NDArray[np.float64]:
     """Seconds between steps, of the rows that follow each other."""
-    rows = lane.steps[first_optimizer(lane.steps)]
+    rows = of_first_optimizer(lane.steps)
     gaps, times = np.diff(rows["step"]), np.diff(rows["time"])
     return (times / np.maximum(gaps, 1))[gaps > 0][_WARM_UP:]
 
@@ -287,7 +287,7 @@ def _pace(lane: LaneData) -> float:
 
 def _losses(one: LaneData, two: LaneData) -> tuple[int, Figure]:
     """Loss of both runs on the last steps that both have; infinite where most were not finite."""
-    curves = [lane.steps[first_optimizer(lane.steps)] for lane in (one, two)]
+    curves = [of_first_optimizer(lane.steps) for lane in (one, two)]
     common = np.intersect1d(curves[0]["step"], curves[1]["step"])
     last = common[-max(1, round(_LAST * len(common))) :]
     values: list[float] = []

@@ -39,7 +39,8 @@ def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[FindingGroup, ...]
     groups: dict[tuple[Any, ...], list[Finding]] = {}
     for lane, finding in found:
         restart = lane.partition("-")[2]
-        steps = (*finding.evidence.get("steps", ()), finding.evidence.get("count"))
+        # Some detectors name a number of steps so, not which ones.
+        steps = finding.evidence.get("steps"), finding.evidence.get("count")
         # What ends a process ends each at a place of its own.
         place = (finding.file, finding.line) if finding.code in _ENDS else ()
         groups.setdefault((finding.key, str(steps), restart, place), []).append(finding)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from ..run import (
     life_of,
     read_run,
 )
-from ..types import Event, Finding
+from ..types import Event
 from . import pace
 from .cost import Cost, cost_of
 from .ending import gone_together
@@ -75,31 +74,19 @@ class LaneSummary:
 
 
 def read_lanes(run: Run) -> list[LaneData]:
-    """Read everything a run recorded; invalid records are dropped and counted.
-
-    The files were written by another process, maybe by another version, and a disk may have
-    changed them; callers may rely on the types.
-    """
+    """Read everything a run recorded; invalid records are dropped and counted."""
     return [trusted(run, lane) for lane in read_run(run)]
 
 
 def trusted(run: Run, lane: LaneData) -> LaneData:
-    """Drop invalid records of a lane; refuse one without steps or times."""
+    """Refuse a lane without steps or times; add what a killed supervisor could not write."""
     missing = {"step", "time"} - set(lane.steps.dtype.names or ())
     if missing:
         raise RunFolderError(
             f"the steps of lane {lane.lane} have no column {' and '.join(sorted(missing))}, in "
             f"{run.path}; restore the files or remove this run"
         )
-    events = [e for e in lane.events if sane_event(e)]
-    events += _last_words(run, events)
-    findings = [f for f in lane.findings if sane_finding(f)]
-    batches = [b for b in lane.batches if isinstance(b.get("step"), int)]
-    lost = sum(not sane_event(e) for e in lane.events)
-    lost += len(lane.findings) + len(lane.batches) - len(findings) - len(batches)
-    return replace(
-        lane, events=events, findings=findings, batches=batches, corrupt=lane.corrupt + lost
-    )
+    return replace(lane, events=[*lane.events, *_last_words(run, lane.events)])
 
 
 def _last_words(run: Run, events: Sequence[Event]) -> list[Event]:
@@ -109,34 +96,6 @@ def _last_words(run: Run, events: Sequence[Event]) -> list[Event]:
         return []
     died = gone_together(events)
     return [] if died is None else [died]
-
-
-def sane_event(event: Event) -> bool:
-    """Whether an event has the types that readers rely on."""
-    if not (_all([event.step], int) and _all([event.kind], str) and _all([event.data], Mapping)):
-        return False
-    data = event.data
-    counts = [data.get(name, 0) for name in ("steps", "skipped", "records", "readings", "opt")]
-    return _all(counts, int) and _all([data.get(n, []) for n in ("layers", "buffers")], list)
-
-
-def sane_finding(finding: Finding) -> bool:
-    """Whether a finding has the types that readers rely on."""
-    if not _all([finding.evidence], Mapping):
-        return False
-    evidence = finding.evidence
-    counts = [evidence.get(name, 0) for name in ("count", "skipped", "opt")]
-    return (
-        _all([finding.code, finding.name, finding.message, finding.advice], str)
-        and _all([finding.file, finding.action], str)
-        and _all([finding.step, finding.last_step, finding.rank, finding.line, *counts], int)
-        and _all([finding.confidence], (int, float))
-        and _all([evidence.get("steps", [])], list)
-    )
-
-
-def _all(values: Iterable[object], kind: Any) -> bool:
-    return all(isinstance(value, kind) for value in values)
 
 
 def summarize_lane(data: LaneData) -> LaneSummary:
@@ -172,7 +131,7 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         stands_still=_stands_still(steps, steps[mine & out] if len(rows) else steps),
         cost=cost_of(rows, written, data.events),
         phases=phases,
-        pace=pace.verdict(rows[first_optimizer(rows)], phases),
+        pace=pace.verdict(of_first_optimizer(rows), phases),
         peak_bytes=_peaks(rows, ("mem_allocated", "mem_reserved", "rss")),
         dropped=_dropped(data),
         corrupt=data.corrupt,
@@ -223,6 +182,12 @@ def first_optimizer(rows: Rows) -> NDArray[np.bool_]:
     numbers = column(rows, "opt")
     known = numbers[~np.isnan(numbers)]
     return numbers == known.min() if known.size else np.ones(len(rows), dtype=np.bool_)
+
+
+def of_first_optimizer(rows: Rows) -> Rows:
+    """Those rows; the same array where there is one optimizer, as a copy doubles the memory."""
+    mine = first_optimizer(rows)
+    return rows if mine.all() else rows[mine]
 
 
 def _means(rows: Rows, names: tuple[str, ...]) -> dict[str, float]:

@@ -17,7 +17,6 @@ from ..run.glance import Glance, glance_at
 from ..types import Finding, Severity
 from .ending import KINDS, ending_of
 from .joined_findings import join_ranks
-from .lanes import sane_event, sane_finding
 from .restarts import ends_once
 from .summary import steps_done
 
@@ -83,9 +82,9 @@ def read_row(found: FoundRun) -> RunRow:
             lanes.append(glance_at(found.run, lane, KINDS))
         except RunFolderError as error:
             problem = problem or str(error)
-    events = [event for lane in lanes for event in lane.events if sane_event(event)]
+    events = [event for lane in lanes for event in lane.events]
     ending = ending_of(found.run, events)
-    known = [(lane.lane, f) for lane in lanes for f in lane.findings if sane_finding(f)]
+    known = [(lane.lane, f) for lane in lanes for f in lane.findings]
     known = ends_once(known, found.run.meta)
     findings = [finding for group in join_ranks(known) for finding in group.findings]
     return RunRow(

@@ -27,6 +27,7 @@ import psutil
 from holdfast.errors import RunFolderError, UnwritableFolderError
 from holdfast.redaction import hide_known_in
 from holdfast.run import jsonl
+from holdfast.run.checked import meta_of
 from holdfast.run.durable import (
     BINARY,
     SHARED,
@@ -158,7 +159,7 @@ class Run:
         if not os.path.isdir(path):
             what = "is a file" if os.path.exists(path) else "does not exist"
             raise RunFolderError(f"the run folder {path} {what}; give the folder that holds {META}")
-        return cls(path, _read_meta(path))
+        return cls(path, meta_of(_read_meta(path)))
 
     @classmethod
     def list(cls, root: str | os.PathLike[str]) -> _List[Self]:
@@ -391,7 +392,7 @@ def new_run_path(root: str | os.PathLike[str], script: str, when: datetime) -> P
 
 def _read_meta(path: Path) -> dict[str, Any]:
     try:
-        meta = jsonl.decode((path / META).read_bytes())
+        meta = jsonl.read_object(path / META)
     except FileNotFoundError as error:
         raise RunFolderError(
             f"{path} is not a run folder: it has no {META}; give the folder that holds one"

@@ -5,16 +5,22 @@ Of the steps the first and the last row are read, of the events the kinds that a
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from holdfast.errors import RunFolderError
 from holdfast.run import jsonl
+from holdfast.run.checked import event_of, finding_of
 from holdfast.run.folder import Run, rank_of
 from holdfast.run.reader import LaneReader
 from holdfast.run.table import Rows, read_header, read_rows
 from holdfast.types import Event, Finding
+
+_Line = TypeVar("_Line")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +49,13 @@ def glance_at(run: Run, lane: str, kinds: Collection[str]) -> Glance:
             return _live(run, lane, kinds)
         ends = _ends(run, lane)
         events = _events(run, lane, kinds)
-        lines = jsonl.read_lines(run.stream_path("findings", lane)).objects
+        findings = _good(jsonl.read_lines(run.stream_path("findings", lane)).objects, finding_of)
     except OSError as error:
         raise RunFolderError(
             f"cannot read {error.filename}: {error.strerror}, in {run.path}; "
             "check the permissions of the run folder"
         ) from error
-    return _glance(lane, ends, events, [_finding(line) for line in lines])
+    return _glance(lane, ends, events, findings)
 
 
 def _live(run: Run, lane: str, kinds: Collection[str]) -> Glance:
@@ -59,10 +65,8 @@ def _live(run: Run, lane: str, kinds: Collection[str]) -> Glance:
     return _glance(lane, ends, [e for e in data.events if e.kind in kinds], data.findings)
 
 
-def _glance(
-    lane: str, ends: list[Rows], events: list[Event], findings: list[Finding] | list[Finding | None]
-) -> Glance:
-    known = {(f.rank, f.key): f for f in findings if f is not None}
+def _glance(lane: str, ends: list[Rows], events: list[Event], findings: list[Finding]) -> Glance:
+    known = {(f.rank, f.key): f for f in findings}
     seen = Glance(
         lane=lane, rank=rank_of(lane), events=tuple(events), findings=tuple(known.values())
     )
@@ -99,27 +103,18 @@ def _ends(run: Run, lane: str) -> list[Rows]:
 
 def _events(run: Run, lane: str, kinds: Collection[str]) -> list[Event]:
     """The events of some kinds: other lines are passed over without being parsed."""
-    try:
-        data = run.stream_path("events", lane).read_bytes()
-    except FileNotFoundError:
-        return []
     wanted = re.compile(rb'"kind":"(?:%b)"' % b"|".join(kind.encode() for kind in kinds))
-    end = data.rfind(b"\n") + 1  # what follows is a torn line
-    starts = (data.rfind(b"\n", 0, at.start()) + 1 for at in wanted.finditer(data, 0, end))
-    # The words may stand in the text of another event too, and twice in a line.
-    found = (_event(data[at : data.index(b"\n", at)]) for at in dict.fromkeys(starts))
-    return [event for event in found if event is not None and event.kind in kinds]
+    lines = jsonl.whole_lines(run.stream_path("events", lane))
+    # The words may stand in the text of another event, too.
+    found = _good(
+        (line for line in lines if wanted.search(line)), lambda line: event_of(jsonl.decode(line))
+    )
+    return [event for event in found if event.kind in kinds]
 
 
-def _event(line: bytes) -> Event | None:
-    try:
-        return Event.from_dict(jsonl.decode(line))
-    except (ValueError, TypeError):
-        return None
-
-
-def _finding(line: dict[str, object]) -> Finding | None:
-    try:
-        return Finding.from_dict(line)
-    except (ValueError, TypeError, KeyError):
-        return None
+def _good(lines: Iterable[_Line], parse: Callable[[_Line], _T]) -> list[_T]:
+    found: list[_T] = []
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            found.append(parse(line))
+    return found

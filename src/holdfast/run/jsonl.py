@@ -19,12 +19,17 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from holdfast.errors import RunFolderError
+
+LONGEST = 16 << 20
+"""Bytes of a line or an object at most; ours are a thousand times shorter."""
+# Digits of a whole number: of more no float can be made.
+_DIGITS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ def encode(value: Any, *, indent: int | None = None) -> bytes:
 def decode(text: bytes) -> dict[str, Any]:
     """Read one JSON object; anything else, bare NaN included, is a ``ValueError``."""
     try:
-        value: Any = json.loads(text, parse_constant=_refuse)
+        value: Any = json.loads(text, parse_constant=_refuse, parse_int=_whole)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(value, dict):
@@ -78,27 +83,53 @@ def read_lines(path: Path, start: int = 0, stop: int | None = None) -> Lines:
     A garbage last line is skipped in silence, as it is what a crash leaves; garbage
     further up is skipped and counted in ``corrupt``.
     """
+    objects: list[dict[str, Any]] = []
+    corrupt = torn = 0
+    end = start
+    for text in whole_lines(path, start, stop):
+        end += len(text) + 1
+        corrupt, torn = corrupt + torn, 0
+        try:
+            objects.append(decode(text))
+        except ValueError:
+            torn = 1
+    return Lines(objects, corrupt, end)
+
+
+def whole_lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+    """The lines between two byte offsets, without their newlines, as far as they are complete.
+
+    None of them is longer than ``LONGEST``: one that is ends the reading with an error, before it
+    fills the memory.
+    """
+    left = float("inf") if stop is None else stop - start
     try:
         with path.open("rb") as file:
             file.seek(start)
-            data = file.read() if stop is None else file.read(max(0, stop - start))
+            while (text := file.readline(int(min(LONGEST + 1, left)))).endswith(b"\n"):
+                left -= len(text)
+                yield text[:-1]
     except FileNotFoundError:
-        return Lines(end=start)
+        return
     except OSError as error:
         raise RunFolderError(
             f"cannot read {path.name}: {error.strerror}, in {path.parent}; "
             "check the permissions of the run folder"
         ) from error
-    complete = data.rfind(b"\n") + 1
-    objects: list[dict[str, Any]] = []
-    corrupt = 0
-    lines = data[:complete].split(b"\n")[:-1]
-    for number, text in enumerate(lines, start=1):
-        try:
-            objects.append(decode(text))
-        except ValueError:
-            corrupt += number < len(lines)
-    return Lines(objects, corrupt, start + complete)
+    if len(text) > LONGEST:
+        raise RunFolderError(
+            f"{path.name} has a line of more than {LONGEST >> 20} MiB, in {path.parent}; "
+            "nothing of ours writes such lines: move the file away to read the rest of the run"
+        )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a file that holds one JSON object; may raise ``OSError`` and ``ValueError``."""
+    with path.open("rb") as file:
+        text = file.read(LONGEST + 1)
+    if len(text) > LONGEST:
+        raise ValueError(f"larger than {LONGEST >> 20} MiB")
+    return decode(text)
 
 
 def _plain(value: Any) -> Any:
@@ -121,3 +152,9 @@ def _plain(value: Any) -> Any:
 
 def _refuse(token: str) -> Any:
     raise ValueError(f"{token} is not JSON; it is written as a string here")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)

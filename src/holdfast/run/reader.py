@@ -16,6 +16,7 @@ import numpy as np
 
 from holdfast.errors import RunFolderError
 from holdfast.run import jsonl
+from holdfast.run.checked import batch_of, event_of, finding_of
 from holdfast.run.folder import Run, rank_of
 from holdfast.run.kinds import (
     BATCH,
@@ -35,6 +36,7 @@ from holdfast.run.table import (
     read_header,
     read_rows,
 )
+from holdfast.run.thinning import read_within
 from holdfast.types import Event, Finding
 
 _TRIES = 20
@@ -184,8 +186,9 @@ class LaneReader:
             found[name] = self._rows(name, ring, at.tables.setdefault(name, _Place()))
         streams = {"events": EVENT, "findings": None, "batches": BATCH}
         lines = {name: self._lines(name, kind, ring, at) for name, kind in streams.items()}
-        events, bad_events = _parsed(lines["events"].objects, Event.from_dict)
-        findings, bad_findings = _parsed(lines["findings"].objects, Finding.from_dict)
+        events, bad_events = _parsed(lines["events"].objects, event_of)
+        findings, bad_findings = _parsed(lines["findings"].objects, finding_of)
+        batches, bad_batches = _parsed(lines["batches"].objects, batch_of)
         return LaneData(
             lane=self.lane,
             rank=rank_of(self.lane),
@@ -193,8 +196,11 @@ class LaneReader:
             tables=found,
             events=events,
             findings=list({(f.rank, f.key): f for f in findings}.values()),
-            batches=lines["batches"].objects,
-            corrupt=sum(each.corrupt for each in lines.values()) + bad_events + bad_findings,
+            batches=batches,
+            corrupt=sum(each.corrupt for each in lines.values())
+            + bad_events
+            + bad_findings
+            + bad_batches,
         )
 
     def _tables(self, ring: _Undrained) -> list[str]:
@@ -264,10 +270,11 @@ def read_run(run: Run) -> list[LaneData]:
 def _rows_from(place: _Place, file: BinaryIO, segment: Segment, stop: int) -> Rows:
     """The rows of a segment from ``place`` on, which moves behind them."""
     if segment.stride == 1:
-        rows = read_rows(file, segment, max(0, place.row - segment.start), stop)
-        place.row = max(place.row, segment.start) + len(rows)
+        first = max(0, place.row - segment.start)
+        rows = read_within(file, segment, first, stop)
+        place.row = max(place.row, segment.start) + max(0, min(stop, segment.rows) - first)
     elif place.row < segment.end:
-        rows = read_rows(file, segment)
+        rows = read_within(file, segment, 0, segment.rows)
         if place.row > segment.start:
             # Thinned before it was read to its end: left are the later steps that were kept.
             rows = rows[rows["step"] > place.step]

@@ -78,7 +78,7 @@ def checkpoints(run: Run) -> list[tuple[int, Path]]:
     found: list[tuple[int, Path]] = []
     for record in _folder(run).glob("step-*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            fields = jsonl.decode(record.read_bytes())
+            fields = jsonl.read_object(record)
             data = record.with_name(Path(str(fields["file"])).name)
             if fields.get("resume") and data.stat().st_size == fields["bytes"]:
                 found.append((int(fields["step"]), data.resolve()))

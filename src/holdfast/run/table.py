@@ -38,6 +38,7 @@ Rows = np.ndarray[Any, np.dtype[np.void]]
 
 _FORMATS = re.compile(r"<[iu][248]|<f[248]|\|[iu]1")
 _HEADER_MAX = 4 * 1024 * 1024
+_PIECE = 1 << 20
 _OWN_KEYS = frozenset(
     ("holdfast", "table", "lane", "dtype", "offset", "id", "segment", "last", "start", "span",
      "stride")
@@ -180,6 +181,7 @@ def read_header(file: BinaryIO, path: Path) -> Segment:
         lane = str(header["lane"])
         span = header.get("span")
         rows = (os.fstat(file.fileno()).st_size - len(line)) // declaration.dtype.itemsize
+        rows = _written(file, len(line), declaration.dtype.itemsize, rows)
         whole = rows if span is None else int(span)
         if min(number, last - number, start, whole, stride - 1) < 0:
             raise ValueError("its numbers make no sense")
@@ -191,6 +193,24 @@ def read_header(file: BinaryIO, path: Path) -> Segment:
     return Segment(
         path, declaration, lane, number, last, start, whole, stride, len(line), rows
     )  # fmt: skip
+
+
+def _written(file: BinaryIO, offset: int, size: int, rows: int) -> int:
+    """How many rows were written: zeros at the end are what a crash of the machine leaves there."""
+    step = max(1, _PIECE // size)
+    while rows > 1:
+        first = max(1, rows - step)
+        # Nearly always the last row ends the search.
+        file.seek(offset + (rows - 1) * size)
+        if any(file.read(size)):
+            return rows
+        file.seek(offset + first * size)
+        filled = np.frombuffer(file.read((rows - first) * size), np.uint8)
+        last = np.flatnonzero(filled)[-1:]
+        if last.size:
+            return first + int(last[0]) // size + 1
+        rows = first
+    return rows
 
 
 def read_rows(file: BinaryIO, segment: Segment, first: int = 0, stop: int | None = None) -> Rows:

@@ -6,13 +6,14 @@ coarser grain and the moment something broke keeps every row, however long the r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from holdfast.run.table import Rows, Segment
+from holdfast.run.table import Rows, Segment, read_rows
 
 INCIDENTS = (
     "loss_bad", "grad_bad", "skipped", "scaler_skipped", "param_bad", "buffer_bad", "input_bad",
@@ -23,6 +24,28 @@ REACH = 8
 """Rows kept on each side of an incident: 16 neighbours in all."""
 
 Indices = np.ndarray[Any, np.dtype[np.intp]]
+
+
+# A table that was written by holdfast stays below the first, see ``writer``; one that is larger is
+# thinned as it would have been, to at most about the second.
+_LARGE, _ENOUGH = 96 << 20, 32 << 20
+_PIECE = 16384
+
+
+def read_within(file: BinaryIO, segment: Segment, first: int, stop: int) -> Rows:
+    """Rows of an open table file; of one that is too large for the memory those worth keeping."""
+    stop = min(stop, segment.rows)
+    size = (stop - first) * segment.declaration.dtype.itemsize
+    if size <= _LARGE:
+        return read_rows(file, segment, first, stop)
+    halvings = math.ceil(math.log2(size / _ENOUGH))
+    pieces: list[Rows] = []
+    for start in range(first, stop, _PIECE):
+        rows = read_rows(file, segment, start, min(start + _PIECE, stop))
+        for _ in range(halvings):
+            rows = rows[kept_rows(rows)]
+        pieces.append(rows)
+    return np.concatenate(pieces)
 
 
 def kept_rows(rows: Rows) -> Indices:

@@ -12,7 +12,7 @@ from ...types import Finding, place_words
 from .. import words
 from ..compare import Comparison, change_words, figure_name, figure_words
 from ..course import Course
-from ..lanes import column, first_optimizer
+from ..lanes import column, of_first_optimizer
 from ..record import Record
 from .axes import step_axis, value_axis
 from .chart import Chart, Curve
@@ -126,7 +126,7 @@ def _chart(
     ends: list[float] = []
     for name, style, course in zip("AB", ("s0", "s1"), pair, strict=True):
         rows = course.lane.steps[np.argsort(course.lane.steps["step"], kind="stable")]
-        rows = rows[first_optimizer(rows)]
+        rows = of_first_optimizer(rows)
         ends += [float(step) for step in rows["step"][[0, -1]]] if len(rows) else []
         y = values(rows)
         seen = ~np.isnan(y)

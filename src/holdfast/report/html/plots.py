@@ -11,7 +11,7 @@ from ...run import LaneData, Rows
 from ...types import Finding
 from .. import pace, words
 from ..course import Course
-from ..lanes import PHASES, column, first_optimizer
+from ..lanes import PHASES, column, first_optimizer, of_first_optimizer
 from ..layers import Mask
 from ..memory_course import MemoryCourse, memory_courses
 from .axes import Axis, step_axis, value_axis
@@ -110,7 +110,7 @@ def _loss_words(curve: Curve, rows: Rows) -> str:
 def loss_change(course: Course) -> str:
     """``0.58 → 0.07``, ``0.58 → NaN`` for a run whose last loss was; empty without a loss."""
     rows = _in_order(course.lane.steps)
-    rows = rows[first_optimizer(rows)]
+    rows = of_first_optimizer(rows)
     losses, bad = column(rows, "loss"), column(rows, "loss_bad") > 0
     seen = losses[bad | ~np.isnan(losses)]
     finite = seen[np.isfinite(seen)]
@@ -198,7 +198,7 @@ def _time(lane: LaneData, rows: Rows, axis: Axis) -> Chart | None:
         f"{name.replace('_', ' ')} {words.percent(value / all_of_it)}"
         for name, value in totals.items()
     )
-    caption = ". ".join(filter(None, [caption, pace.verdict(rows[first_optimizer(rows)], totals)]))
+    caption = ". ".join(filter(None, [caption, pace.verdict(of_first_optimizer(rows), totals)]))
     curves = [
         Curve(name=name.replace("_", " "), style=f"f{PHASES.index(name)}", x=middles, y=height)
         for name, height in zip(measured, heights, strict=True)
