@@ -41,8 +41,10 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
         return original  # inherited, and replaced in the parent already
     wrapper, arithmetic = _code_of_hooks(), _bare(original)
     inside = inspect.unwrap(original, stop=lambda step: step.__code__ is not wrapper)
-    # Hooks of the script look at the gradients: these are not hidden, the step is not called.
-    hooked = Optimizer.profile_hook_step(unless_skipped(inside))
+    hooked = original
+    if inside is not original or not getattr(original, "hooked", False):
+        # Hooks of the script look at gradients: these are not hidden, the step is not called.
+        hooked = Optimizer.profile_hook_step(unless_skipped(inside))
     # The two that install() registers are called directly here.
     before, after = _hooks("_global_optimizer_pre_hooks"), _hooks("_global_optimizer_post_hooks")
 
@@ -67,7 +69,7 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
         ):
             # A subclass that calls this through super() has had the hooks called already.
             inner = getattr(outermost, "__code__", None) is wrapper
-            return (original if inner else hooked)(self, *args, **kwargs)
+            return (inside if inner else hooked)(self, *args, **kwargs)
         # Wrappers of optimizers hand on the closure that they were not given.
         given = (self, *args) if args and args[0] is not None else (self,)
         given, kwargs = engine.step_begins(self, given, kwargs) or (given, kwargs)
