@@ -57,7 +57,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(tmp_path: Path
     (tmp_path / "die").touch()
     killed = run(tmp_path, "--set", "checkpoint.steps=10")
     assert killed.code == -9
-    (name,) = [path.name for path in (tmp_path / "runs").iterdir()]
+    (name,) = [path.name for path in (tmp_path / "runs").iterdir() if path.is_dir()]
     assert f"go on   holdfast run --resume runs/{name} script.py" in killed.told
     (tmp_path / "die").unlink()
     resumed = run(tmp_path, "--resume", "auto")
@@ -94,7 +94,7 @@ def ended_by(folder: Path, script: str, step: int = 31, code: int = -15) -> None
     assert ended.code == code, ended.told
     assert f"step-{step:010d}.r0.safetensors\n" in ended.told
     assert f" state after step {step}, " in ended.told
-    (name,) = [path.name for path in (folder / "runs").iterdir()]
+    (name,) = [path.name for path in (folder / "runs").iterdir() if path.is_dir()]
     assert f"go on   holdfast run --resume runs/{name} script.py" in ended.told
     (folder / "die").unlink()
     resumed = run(folder, "--resume", "auto")

@@ -115,7 +115,8 @@ class Engine(EnginePart):
     def follow_script(self) -> None:
         """This is the process of an unmodified script: its checkpoints can be resumed from."""
         checkpoints = self.state.recovery.checkpoints
-        checkpoints.script.on = checkpoints.wanted
+        if checkpoints.wanted:
+            checkpoints.script.follow()
 
     def resume_from(self, checkpoint: Path) -> None:
         """Go on from a checkpoint of an earlier run of this script, which has not begun yet."""

@@ -89,8 +89,9 @@ def _why_not(found: Resumable, saved: SavedState | None) -> str:
     if found.reason != NONE_YET or saved is None or not saved.path:
         return found.why
     return (
-        "what was saved are the weights and the optimizer, amid a step; the first checkpoint with "
-        "the place of the script too is made after 30 s, or by --set checkpoint.steps=N"
+        "what was saved are the weights and the optimizer, amid a step; where the loop reads a "
+        "DataLoader, a checkpoint with its place too is made after 30 s, or by --set "
+        "checkpoint.steps=N"
     )
 
 

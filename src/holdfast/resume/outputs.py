@@ -1,68 +1,229 @@
-"""Keeps a resumed script from writing what its earlier run has written already.
+"""Files that a script writes: how long they are at a checkpoint, and as long again after a resume.
 
-Before its first pass, opening a file anew that the earlier run went on writing would lose that: the
-resume is refused. On the way from pass to pass what the script writes was written before: files
-that it opens for writing take nothing in.
+A first run notes which files its script opens for writing. In a resumed one they become what they
+were at the checkpoint when the script opens them itself, so that no row comes twice: what was
+written after the checkpoint is kept in the run folder and written once more. Only a path that the
+script opens is ever touched. On the way from pass to pass what the script writes was written
+before: files that it opens take nothing in.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
+import functools
+import io
 import os
+import stat
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from ..diagnosis.source.files import kind_of
+from .refusal import say
 
 _WRITES = frozenset("wax+")
+_WHOLE = 1 << 20
+"""Bytes up to which a file that is written anew each time goes into the checkpoint."""
+_MANY = 2000
+"""Files. A script that writes more writes results, not a log."""
+KEPT = "cut_off"
+"""The folder in that of the run with what was written after the checkpoint."""
 
 
 class Outputs:
-    """Stands before ``open`` while a script comes to its place.
+    """Stands before ``open`` in the process of a script.
 
     Args:
+        note: told of the first time that a file is opened for writing: its path and length.
+    """
+
+    def __init__(self, note: Callable[[str, int], object]) -> None:
+        self.coming: Coming | None = None
+        """While and after the script is resumed: what its files were."""
+        self._note = note
+        self._appended: dict[str, bool] = {}
+        self._handles: dict[str, list[weakref.ref[Any]]] = {}
+        self._open: Any = builtins.open
+
+    def watch(self) -> None:
+        """Be what ``open`` means from now on."""
+        if self._open is not builtins.open:
+            return
+
+        @functools.wraps(self._open)
+        def open(file: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
+            return self._opened(sys._getframe(1), file, mode, *args, **named)
+
+        builtins.open = io.open = open  # type: ignore[assignment]
+
+    def _opened(self, frame: FrameType, file: Any, mode: str, *args: Any, **named: Any) -> Any:
+        if not isinstance(file, str | bytes | os.PathLike) or not isinstance(mode, str):
+            return self._open(file, mode, *args, **named)
+        writes, coming = not _WRITES.isdisjoint(mode), self.coming
+        if not writes and coming is None:
+            return self._open(file, mode, *args, **named)
+        caller = _caller(frame)
+        if caller is None:
+            return self._open(file, mode, *args, **named)
+        path = os.path.realpath(os.fsdecode(file))
+        if coming is not None:
+            file, mode = coming.opens(path, file, mode, caller)
+        before = _length(path) if writes else 0
+        opened = self._open(file, mode, *args, **named)
+        if writes and file is not os.devnull and len(self._appended) < _MANY:
+            self._remember(path, "a" in mode, before, opened)
+        return opened
+
+    def _remember(self, path: str, appends: bool, before: int, opened: Any) -> None:
+        if path not in self._appended:
+            self._note(path, before)
+        self._appended[path] = self._appended.get(path, False) or appends
+        with contextlib.suppress(TypeError):
+            self._handles.setdefault(path, []).append(weakref.ref(opened))
+
+    def knows(self, opened: Any) -> bool:
+        """Whether an open file was opened here: its length is noted with every checkpoint."""
+        return any(one() is opened for held in self._handles.values() for one in held)
+
+    def _live(self, path: str) -> list[Any]:
+        handles = [(one, one()) for one in self._handles.get(path, ())]
+        kept = [(one, held) for one, held in handles if held is not None and not held.closed]
+        self._handles[path] = [one for one, _ in kept]
+        return [held for _, held in kept]
+
+    def state(self) -> list[list[Any]]:
+        """Path, length and, of what is written anew each time, the contents of each file."""
+        found: list[list[Any]] = []
+        for path, appended in self._appended.items():
+            held = self._live(path)
+            for one in held:
+                with contextlib.suppress(OSError, ValueError):
+                    one.flush()
+            with contextlib.suppress(OSError):
+                about = os.stat(path)
+                if not stat.S_ISREG(about.st_mode):
+                    continue
+                whole = not (appended or held) and about.st_size <= _WHOLE
+                found.append([path, about.st_size, _bytes(path) if whole else None])
+        return found
+
+    def arrived(self) -> None:
+        """The script has come to its place: what it has opened is as long as it was."""
+        if self.coming is None:
+            return
+        self.coming.here = True
+        for path in list(self._appended):
+            for one in self._live(path):
+                with contextlib.suppress(OSError, ValueError):
+                    one.flush()
+            self.coming.settle(path)
+
+
+class Coming:
+    """What the files of a resumed script were at the checkpoint.
+
+    Args:
+        saved: as ``Outputs.state`` gave it.
+        first: lengths of files when the earlier run opened them first, by path.
         since: when the earlier run began to train.
+        folder: of this run, for what is cut off.
         refuse: ends the process, with a reason, a file and a line.
     """
 
-    def __init__(self, since: float, refuse: Callable[[str, str, int], object]) -> None:
+    def __init__(
+        self,
+        saved: Iterable[Any],
+        first: Mapping[str, int],
+        since: float,
+        folder: Callable[[], Path | None],
+        refuse: Callable[[str, str, int], object],
+    ) -> None:
         self.under_way = False
         """Whether a pass was over already."""
-        self._since, self._refuse = since, refuse
-        self._open = builtins.open
-        self._ours = self._opened
-        builtins.open = self._ours  # type: ignore[assignment]
+        self.here = False
+        """Whether the script has come to its place."""
+        then = {str(path): (int(size), contents) for path, size, contents in saved}
+        self._then: dict[str, tuple[int, Any]] = {p: (n, None) for p, n in first.items()} | then
+        self._since, self._folder, self._refuse = since, folder, refuse
 
-    def release(self) -> None:
-        """The script has come to its place: files are files again."""
-        # Somebody else may have replaced it meanwhile, and calls ours.
-        if builtins.open is self._ours:
-            builtins.open = self._open
-        self._opened_for_real = True
-
-    _opened_for_real = False
-
-    def _opened(self, file: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
-        if (
-            not self._opened_for_real
-            and _WRITES & set(mode)
-            and isinstance(file, str | os.PathLike)
-        ):
-            caller = sys._getframe(1)
-            while caller.f_back is not None and kind_of(caller.f_code.co_filename) != "user":
-                caller = caller.f_back
-            if self.under_way and os.path.isfile(file):
-                file = os.devnull
-                mode = mode.replace("x", "w")
-            elif "w" in mode and self._newer(file):
-                text = f"{os.fspath(file)} is opened for writing anew; what was written is lost"
+    def opens(self, path: str, file: Any, mode: str, caller: FrameType) -> tuple[Any, str]:
+        """The script opens a file: what to open in its place, and how."""
+        if self.here:
+            self.settle(path)
+            return file, mode
+        if _WRITES.isdisjoint(mode):
+            return file, mode
+        if self.under_way and os.path.isfile(path):
+            return os.devnull, mode.replace("x", "w")
+        if path in self._then:
+            size = self._then[path][0]
+            if _length(path) < size:
+                text = f"{path} is shorter than it was at the checkpoint ({size:,} bytes)"
                 self._refuse(text, caller.f_code.co_filename, caller.f_lineno)
-        return self._open(file, mode, *args, **named)
+            # To be cut when the script is there; until then nothing of it is lost.
+            return file, mode.replace("w", "a").replace("x", "a")
+        if "w" in mode and self._newer(path):
+            text = f"{os.fspath(file)} is opened for writing anew; what was written is lost"
+            self._refuse(text, caller.f_code.co_filename, caller.f_lineno)
+        return file, mode
 
-    def _newer(self, file: Any) -> bool:
+    def settle(self, path: str) -> None:
+        """Make a file what it was, once; what is cut off is kept in the folder of the run."""
+        size, contents = self._then.pop(path, (-1, None))
+        if size < 0 or not os.path.isfile(path):
+            return
+        now = _length(path)
+        if isinstance(contents, bytes) and len(contents) == size:
+            if now > _WHOLE or _bytes(path) == contents:
+                return
+            kept = self._keep(path, 0)
+            Path(path).write_bytes(contents)
+            say(f"{path} is again what it was at the checkpoint{kept}")
+        elif now > size:
+            kept = self._keep(path, size)
+            os.truncate(path, size)
+            say(f"{path} is cut back from {now:,} to {size:,} bytes{kept}")
+
+    def _keep(self, path: str, first: int) -> str:
+        folder = self._folder()
+        if folder is None:
+            return ""
+        target = folder / KEPT / os.path.basename(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with io.FileIO(path) as source:
+            source.seek(first)
+            target.write_bytes(source.readall())
+        return f"; the rest is in {target}"
+
+    def _newer(self, path: str) -> bool:
         try:
-            stat = os.stat(file)
+            about = os.stat(path)
         except OSError:
             return False
-        return stat.st_size > 0 and stat.st_mtime > self._since
+        return about.st_size > 0 and about.st_mtime > self._since
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """Where the script, or a library for it, opens a file; None for what torch and holdfast do."""
+    if frame is None or kind_of(frame.f_code.co_filename) == "torch":
+        return None
+    at: FrameType | None = frame
+    while at is not None and kind_of(at.f_code.co_filename) != "user":
+        at = at.f_back
+    return at
+
+
+def _length(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _bytes(path: str) -> bytes:
+    with io.FileIO(path) as file:
+        return file.readall()

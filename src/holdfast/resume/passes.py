@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -79,9 +80,14 @@ class Open:
 
 
 class Passes:
-    """Passes of this process so far, and what they have changed."""
+    """Passes of this process so far, and what they have changed.
 
-    def __init__(self) -> None:
+    Args:
+        knows: whether an open file is one whose length is noted.
+    """
+
+    def __init__(self, knows: Callable[[Any], bool] = bool) -> None:
+        self.knows = knows
         self.done: list[dict[str, Any]] = []
         """Records of those that are over, none inside another."""
         self.open: list[Open] = []
@@ -202,6 +208,7 @@ class Passes:
             inline=True,
             graphs=not trained,
             running=frames,
+            knows=self.knows,
         )
         values = take_variables(taking, frames)
         self._bytes += taking.bytes

@@ -6,6 +6,7 @@ begins at its batch. Whatever does not fit ends the process.
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,14 +21,15 @@ from ..checkpoint import rng
 from ..checkpoint.file import load
 from ..checkpoint.loader_pass import LoaderPass
 from ..checkpoint.training_state import RNG, TrainingState
-from ..errors import CheckpointError
+from ..errors import CheckpointError, HoldfastError
 from ..redaction import redact_command, same_command
+from ..run import LaneReader, Run
 from . import frames as frames_
 from .counters import counters, set_counts
-from .outputs import Outputs
+from .outputs import Coming, Outputs
 from .passes import Passes, Values, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
-from .saving import DATASET, FORMAT
+from .saving import DATASET, FORMAT, OUTPUT
 from .training import Training
 from .values import generators
 from .values.admitted import is_name
@@ -61,6 +63,7 @@ class ResumedRun:
         path: of its file.
         training: of this process.
         passes: over loaders, so far.
+        outputs: files that the script writes.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class ResumedRun:
         path: Path,
         training: Training,
         passes: Passes,
+        outputs: Outputs,
     ) -> None:
         self.saved, self.path = saved, path
         self.under_way = False
@@ -79,13 +83,15 @@ class ResumedRun:
         self._tree, self._training, self._passes = tree, training, passes
         self._iterator = 0
         passes.began_at = float(saved["trained"])
-        self._outputs = Outputs(passes.began_at, refuse_at)
+        first, since = first_lengths(path), passes.began_at
+        folder = training.run_folder
+        self._files = Coming(saved.get("outputs", ()), first, since, folder, refuse_at)
+        outputs.coming = self._files
         self._hook: Any = register_optimizer_step_pre_hook(_refuse_step)
 
     def release(self) -> None:
         """The script may train and write."""
         self._hook.remove()
-        self._outputs.release()
 
     # ------------------------------------------------------------------ on the way
 
@@ -103,7 +109,7 @@ class ResumedRun:
             if number < len(before) and before[number].get("real"):
                 return None
             if not self.under_way:
-                self.under_way = self._outputs.under_way = True
+                self.under_way = self._files.under_way = True
                 passes.look(frame)
             if number < len(before):
                 _check_facts(loader, before[number]["loader"])
@@ -164,6 +170,18 @@ class ResumedRun:
         for file, digest in frames_.digests().items():
             if then.get(file, digest) != digest:
                 raise RefusedError(f"{file} has changed since")
+
+
+def first_lengths(checkpoint: Path) -> dict[str, int]:
+    """Lengths of files when the run of a checkpoint opened them first."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(HoldfastError, OSError):
+        run = Run.open(checkpoint.parent.parent)
+        for lane in run.lanes():
+            for event in LaneReader(run, lane).events():
+                if event.kind == OUTPUT:
+                    found.setdefault(str(event.data["file"]), int(event.data["bytes"]))
+    return found
 
 
 def _refuse_step(*about: Any) -> None:

@@ -25,6 +25,7 @@ from ..redaction import redact_command
 from . import frames as frames_
 from . import source
 from .counters import counters, counts
+from .outputs import Outputs
 from .passes import Open, Passes, changes, check_targets, take_variables
 from .refusal import RefusedError
 from .training import Decisions, Training
@@ -32,6 +33,12 @@ from .values.taking import Taking
 from .values.tensors import Known
 
 FORMAT = 2
+OUTPUT = "output"
+"""The event of a file that the script opens for writing for the first time."""
+_NO_LOADER = (
+    "the training loop reads no DataLoader: it makes its batches by itself, and nothing says where "
+    "it was; a Dataset over the same data (np.memmap too) and a DataLoader do"
+)
 DATASET = "loader/its dataset"
 """Where the dataset of the pass stands among what is taken."""
 
@@ -43,6 +50,7 @@ class Saving:
         training: of this process.
         state: the live models and optimizers.
         passes: over loaders, so far.
+        outputs: files that the script writes.
         why_not: why no run with these settings can be resumed; empty otherwise.
     """
 
@@ -51,9 +59,11 @@ class Saving:
         training: Training,
         state: Callable[[], TrainingState],
         passes: Passes,
+        outputs: Outputs,
         why_not: str,
     ) -> None:
         self._training, self._state, self._passes = training, state, passes
+        self._outputs = outputs
         self._why_not = why_not
         self.began = time.time()
         """When the run began, in the first of its processes."""
@@ -99,7 +109,7 @@ class Saving:
     def without_loader(self, step: int) -> None:
         """A checkpoint is made in a loop that makes its own data."""
         if not (self._passes.done or self._passes.open):
-            self._tell(step, False, "the training loop reads no DataLoader")
+            self._tell(step, False, _NO_LOADER)
 
     def _tell(self, step: int, accepted: bool, reason: str, file: str = "", line: int = 0) -> None:
         told = accepted, reason, file, line
@@ -125,7 +135,8 @@ class Saving:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise RefusedError("several ranks are not resumed")
         if not passes.open:
-            raise RefusedError("the training loop reads no DataLoader")
+            outside = "the optimizer steps outside of a loop over a DataLoader"
+            raise RefusedError(outside if passes.done else _NO_LOADER)
         if len(passes.open) > 1:
             one = passes.open[-1]
             file = one.code.co_filename if one.code is not None else ""
@@ -142,7 +153,8 @@ class Saving:
             raise RefusedError("something is suspected of having damaged the weights")
         frames = frames_.chain(frame)
         state = self._state()
-        taking = Taking(Known.of(state.models), passes.baseline, changes, running=frames)
+        known = Known.of(state.models)
+        taking = Taking(known, passes.baseline, changes, running=frames, knows=passes.knows)
         values = take_variables(taking, frames)
         try:
             dataset = taking.take(getattr(iterator, "_dataset", None), DATASET)
@@ -172,6 +184,7 @@ class Saving:
             "dataset": dataset,
             "gradients": gradients,
             "decisions": decisions,
+            "outputs": self._outputs.state(),
             RNG: rng.state(),
         }
 

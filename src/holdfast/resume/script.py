@@ -26,10 +26,11 @@ from ..checkpoint.training_state import TrainingState
 from ..diagnosis.aside import aside
 from ..diagnosis.source.files import from_here
 from ..diagnosis.source.place import frames_from, user_line
+from .outputs import Outputs
 from .passes import Open, Passes
 from .refusal import RefusedError, or_refuse, refuse, say
 from .resumed_run import ResumedRun, read
-from .saving import Saving
+from .saving import OUTPUT, Saving
 from .training import Decisions, Training
 from .values.tensors import Known
 
@@ -54,14 +55,32 @@ class ScriptResume:
         self.decisions: Decisions | None = None
         """What the guard decides by, which goes with a checkpoint."""
         self._training, self._state = training, state
-        self._passes = Passes()
-        self._saving = Saving(training, state, self._passes, why_not)
+        self._outputs = Outputs(self._notes)
+        self._noted: list[tuple[str, int]] = []
+        self._passes = Passes(self._outputs.knows)
+        self._saving = Saving(training, state, self._passes, self._outputs, why_not)
         self._between: Any = None
         self._waiting = 0.0
         self._asking: Open | None = None
         self.loaded = 0.0
         """When the newest file that the script has loaded was written."""
         self._coming: ResumedRun | None = None
+
+    def follow(self) -> None:
+        """This is the process of a script."""
+        self.on = True
+        self._outputs.watch()
+
+    def _notes(self, path: str, size: int) -> None:
+        """The script opens a file for writing, for the first time: a kill may come at any time."""
+        self._noted.append((path, size))
+        if self._passes.open or self._passes.done:
+            self._tell_notes()
+
+    def _tell_notes(self) -> None:
+        noted, self._noted = self._noted, []
+        for path, size in noted:
+            self._training.record_at(OUTPUT, 0, {"file": path, "bytes": size})
 
     @property
     def pending(self) -> bool:
@@ -78,6 +97,7 @@ class ScriptResume:
     def begins(self, loader: Any, steps: int, frame: FrameType) -> tuple[Any, bool]:
         """A pass over a loader is about to begin: what to remember of it until ``began``."""
         beginning = Beginning(loader)
+        self._tell_notes()
         with aside():
             nested = self._passes.begins(steps, frame)
         if self._between is not None and not nested:
@@ -187,7 +207,8 @@ class ScriptResume:
         with or_refuse():
             tree, saved = read(path)
             self._saving.goes_on(saved)
-            self._coming = ResumedRun(tree, saved, path, self._training, self._passes)
+            about = tree, saved, path, self._training, self._passes, self._outputs
+            self._coming = ResumedRun(*about)
 
     def instead(self, loader: Any, frame: FrameType) -> Iterator[Any] | None:
         """In a resumed run: what to read in place of a loader; None for the loader itself."""
@@ -202,6 +223,7 @@ class ScriptResume:
             coming.put_back(self._state(), iterator, frame)
             self._coming = None
             coming.release()
+            self._outputs.arrived()
             if self.decisions is not None:
                 self.decisions.restore(coming.saved["decisions"], iterator)
             steps = int(coming.saved["steps"])
@@ -225,7 +247,7 @@ class ScriptResume:
                 at = user_line(frame)
                 where = f" at {from_here(at[0])}:{at[1]}" if at else ""
                 say(f"the script loads {os.fspath(file)} by itself{where}: left alone")
-                self._coming = None
+                self._coming = self._outputs.coming = None
                 coming.release()
 
     def check_own(self, since: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch.optim import Optimizer
@@ -33,4 +34,8 @@ class Training(Protocol):
 
     def failure(self, where: str, error: Exception) -> None:
         """Record that a part of holdfast failed."""
+        ...
+
+    def run_folder(self) -> Path | None:
+        """The folder of this run; None while there is none."""
         ...

@@ -92,6 +92,7 @@ class Taking:
         inside: look into modules and loaders, too.
         inline: tensors become bytes, for a record that is compared with the next.
         graphs: tensors may have a graph that was not used yet.
+        knows: whether an open file is one whose length is noted.
         running: frames on the stack; generators among them are where the resumed script is, too.
     """
 
@@ -106,6 +107,7 @@ class Taking:
         inline: bool = False,
         graphs: bool = False,
         running: Collection[FrameType] = (),
+        knows: Callable[[Any], bool] = lambda file: False,
     ) -> None:
         seen = self._seen = Seen()
         secrets = self._secrets = Secrets()
@@ -125,7 +127,7 @@ class Taking:
             (plain.CLASSES, _leaf(plain.take)),
             (torch.amp.GradScaler, _leaf(objects.scaler)),
             (generators.CLASSES, _leaf(objects.generator)),
-            (io.IOBase, _leaf(_file)),
+            (io.IOBase, lambda value, path, _: _file(value, path, knows)),
             (hidden.COUNTED, _leaf(hidden.take_iterator)),
             (_ITERATORS, _leaf(hidden.refuse_iterator)),
             (hidden.CACHE, hidden.take_cache),
@@ -210,11 +212,11 @@ def _named(value: Any, path: str, take: Take) -> Node:
     return ref(value)
 
 
-def _file(value: Any, path: str) -> Node:
-    if value in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+def _file(value: Any, path: str, knows: Callable[[Any], bool]) -> Node:
+    if value in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__) or value.closed:
         return ref(value)
     mode = str(getattr(value, "mode", ""))
-    if ("w" in mode or "x" in mode) and not value.closed:
+    if not knows(value) and not {"w", "x"}.isdisjoint(mode):
         text = "is a file that is opened for writing anew; a resumed run would begin it again"
         raise RefusedError(f"{shown(path)} {text}")
     return ref(value)
