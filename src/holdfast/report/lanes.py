@@ -28,6 +28,9 @@ from .ending import gone_together
 _FEW = 20
 PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other", "collective")
 
+# Losses of so many steps at most tell how a run began and ended; a guess.
+_ENDS = 50
+
 
 @dataclass(frozen=True, kw_only=True)
 class LaneSummary:
@@ -47,6 +50,8 @@ class LaneSummary:
     first_loss: float
     """The first one that was finite."""
     last_loss: float
+    loss_over: int
+    """Losses at either end of which these two are medians."""
     """The last one that was recorded, NaN or infinite if the run ended so."""
     cost: Cost | None = None
     """What holdfast cost; None where nothing was measured."""
@@ -98,6 +103,19 @@ def _last_words(run: Run, events: Sequence[Event]) -> list[Event]:
     return [] if died is None else [died]
 
 
+def loss_ends(losses: NDArray[np.float32]) -> tuple[float, float, int]:
+    """The loss at first and at last, as medians of so many: one batch is a matter of chance.
+
+    The last one of a run that ended without a finite loss is what it ended with.
+    """
+    finite = losses[np.isfinite(losses)]
+    over = max(1, min(_ENDS, len(finite) // 20))
+    first = float(np.median(finite[:over])) if finite.size else math.nan
+    if not len(losses) or not np.isfinite(losses[-1]):
+        return first, float(losses[-1]) if len(losses) else math.nan, over
+    return first, float(np.median(finite[-over:])), over
+
+
 def summarize_lane(data: LaneData) -> LaneSummary:
     """Sum up one lane; every number survives empty lanes and missing columns."""
     rows = data.steps
@@ -110,6 +128,7 @@ def summarize_lane(data: LaneData) -> LaneSummary:
     losses, bad = column(rows, "loss")[mine], column(rows, "loss_bad")[mine] > 0
     known = np.flatnonzero(np.isfinite(losses) | bad)
     finite = np.flatnonzero(np.isfinite(losses))
+    first, last, over = loss_ends(losses[known])
     seconds = float(rows["time"][-1] - rows["time"][0]) if len(rows) else 0.0
     phases = _means(rows, PHASES)
     return LaneSummary(
@@ -122,8 +141,9 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         skipped=max(skipped, int(end.get("skipped", 0)) if end else 0),
         rollbacks=_rollbacks(data.events),
         seconds=max(0.0, seconds),
-        first_loss=float(losses[finite[0]]) if finite.size else math.nan,
-        last_loss=float(losses[known[-1]]) if known.size else math.nan,
+        first_loss=first,
+        last_loss=last,
+        loss_over=over,
         finite_loss=float(losses[finite[-1]]) if finite.size else math.nan,
         finite_step=int(steps[mine][finite[-1]]) if finite.size else -1,
         bad_losses=int(np.sum(bad)),

@@ -74,6 +74,8 @@ class RunSummary:
     """The same in seconds, by kind of step."""
     before: int = 0
     """Steps that were done in another run, from whose checkpoint this one goes on."""
+    loss_over: int = 1
+    """Steps at either end of which first and last loss are medians."""
     finite_loss: float = math.nan
     """The last loss that was finite."""
     finite_step: int = -1
@@ -135,7 +137,9 @@ class RunSummary:
     def loss_change(self) -> str:
         """How the loss moved: ``loss 5.6 → 0.05``; empty when it was never seen."""
         if not self.bad_losses or math.isfinite(self.last_loss):
-            return words.loss_change(self.first_loss, self.last_loss)
+            change = words.loss_change(self.first_loss, self.last_loss)
+            many = change and self.loss_over > 1
+            return f"{change} (medians of {self.loss_over} steps)" if many else change
         return words.loss_lost(self.first_loss, self.last_loss, self.finite_loss, self.finite_step)
 
     @property
@@ -189,6 +193,7 @@ def summarize_lanes(
         mean_loss=_mean_loss(lead),
         guard_cost=math.nan if cost is None else cost.share,
         cost=cost,
+        loss_over=lead[-1].loss_over if lead else 1,
         finite_loss=finite[-1].finite_loss if finite else math.nan,
         finite_step=finite[-1].finite_step if finite else -1,
         exception=exception,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from ...run import LaneData, Rows
 from ...types import Finding
 from .. import pace, words
 from ..course import Course
-from ..lanes import PHASES, column, first_optimizer, of_first_optimizer
+from ..lanes import PHASES, column, first_optimizer, loss_ends, of_first_optimizer
 from ..layers import Mask
 from ..memory_course import MemoryCourse, memory_courses
 from .axes import Axis, step_axis, value_axis
@@ -113,11 +114,11 @@ def loss_change(course: Course) -> str:
     rows = of_first_optimizer(rows)
     losses, bad = column(rows, "loss"), column(rows, "loss_bad") > 0
     seen = losses[bad | ~np.isnan(losses)]
-    finite = seen[np.isfinite(seen)]
     if not len(seen):
         return ""
-    last = words.figure(float(seen[-1]))
-    return f"{words.figure(float(finite[0]))} → {last}" if finite.size else last
+    first, last, _ = loss_ends(seen)
+    end = words.figure(last)
+    return end if math.isnan(first) else f"{words.figure(first)} → {end}"
 
 
 def _loss_curve(rows: Rows, name: str, style: str) -> Curve:
