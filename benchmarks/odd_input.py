@@ -3,6 +3,7 @@
     python benchmarks/odd_input.py                     # all of it, some forty minutes
     python benchmarks/odd_input.py --part damages      # systematic, more, damages, lines or long
     python benchmarks/odd_input.py --every 20          # one case in twenty
+    python benchmarks/odd_input.py --every 8 --first 3 # the fourth of eight shares
 
 A call is a process forked from this one that carries out a command line; its time is that of the
 processor, its memory all that it held at its most, the interpreter with numpy included (about
@@ -47,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="one case in N")
+    parser.add_argument("--first", type=int, default=0, metavar="K", help="begin with case K")
     parser.add_argument("--output", type=Path, help="append the table to this file, too")
     given = parser.parse_args()
     os.environ |= {"HOLDFAST_PLUGINS": "none", "NO_COLOR": "1"}
@@ -54,7 +56,10 @@ def main() -> None:
         work = Path(folder)
         write_base(work / "runs" / "base")
         write_configs(work)
-        rows = [row(part, list(carry_out(part, work, given.every))) for part in given.part or PARTS]
+        rows = [
+            row(part, list(carry_out(part, work, given.first, given.every)))
+            for part in given.part or PARTS
+        ]
     told = "\n".join([f"{hardware()}, {date.today()}", "", HEAD, *rows])
     print(told)
     if given.output:
@@ -68,11 +73,11 @@ HEAD = (
 )
 
 
-def carry_out(part: str, work: Path, every: int) -> Iterator[tuple[str, Called]]:
+def carry_out(part: str, work: Path, first: int, every: int) -> Iterator[tuple[str, Called]]:
     """Case and call, of one part."""
     if part == "lines":
         for number, words in enumerate(command_lines(200)):
-            if number % every == 0:
+            if number % every == first:
                 yield f"line {number}", call(words, work)
         return
     if part == "long":
@@ -82,7 +87,7 @@ def carry_out(part: str, work: Path, every: int) -> Iterator[tuple[str, Called]]
             yield "a million rows", call([words[0], "runs/long", *words[1:]], work)
         return
     others = cycle(OTHERS)
-    for case in list(cases(part))[::every]:
+    for case in list(cases(part))[first::every]:
         case.change(fresh(work / "runs" / "base", work / "runs" / "odd"))
         for words in (*BOTH, next(others)):
             yield case.name, call(words, work)
