@@ -12,7 +12,8 @@ from holdfast.cli._resume import find
 from holdfast.config import RunSettings, Settings
 from holdfast.errors import UsageError
 from holdfast.launcher.command import read_command
-from holdfast.run import Run
+from holdfast.run import LaneWriter, Run
+from holdfast.types import Event
 
 
 @pytest.fixture
@@ -63,3 +64,12 @@ def test_what_was_passed_over_is_said_before_the_run_it_goes_on_with(
     point = asked(said)
     assert point is not None and (point["run"], point["step"]) == ("runs/a", 7)
     assert said == ["holdfast: passes over runs/b: no checkpoint was written yet"]
+
+
+def test_a_run_that_is_known_not_to_be_resumable_is_not_begun_anew_over(folder: Path) -> None:
+    run = made(folder, "a", 20, exit_code=-9)
+    why = {"accepted": False, "reason": "the training loop reads no DataLoader"}
+    event = Event(time=1.0, rank=0, step=8, kind="resumable", data=why)
+    LaneWriter(run, "r0").write_events([event])
+    with pytest.raises(UsageError, match="runs/a: the training loop reads no DataLoader; start"):
+        asked([])

@@ -574,3 +574,15 @@ def test_data_that_a_dataset_makes_when_it_is_first_asked(bench: Bench, made: st
     assert whole.code == 0 and whole.checkpoints, whole.err
     again = bench.run(script, whole.checkpoints[-2])
     assert (again.code == 0 and again.out == whole.out) or "cannot resume" in again.err
+
+
+@pytest.mark.parametrize("name", ["no loader", "model between"])
+def test_what_cannot_be_resumed_is_said_before_a_checkpoint_is_due(bench: Bench, name: str):
+    body, reason, _ = REFUSED[name]
+    indent = body.rsplit("\n", 1)[-1]
+    loop = LOOP.strip().replace("\n    ", f"\n{indent}")
+    # A kill that nobody hears of, long before the first checkpoint.
+    end = f"\n{indent}steps = globals().get('steps', 0) + 1\n{indent}if steps == 18: os._exit(9)"
+    killed = bench.run(bench.script("import os\n" + body + loop + end), every=999)
+    assert killed.code == 9 and not killed.checkpoints, killed.err
+    assert reason in killed.refusal["reason"] and not killed.refusal["accepted"]

@@ -66,6 +66,7 @@ class AutomaticCheckpoints:
     def due(self, step: int, size: int) -> str:
         """Why one of this ``size`` is due after this step; empty when it is not."""
         self._saver.tell_news()
+        self.script.tell_hopeless(step)
         early = not self._saver.used and self.script.may_resume
         first = max(_FIRST, size / _RATE / _SHARE) if early else math.inf
         due = self._saver.due(step, first=first) if self.wanted else ""
@@ -85,8 +86,6 @@ class AutomaticCheckpoints:
         """
         exempt = self.exempt(snapshot.tree)
         resume = None if at is None else self.script.take(snapshot.step, steps, at)
-        if at is None:
-            self.script.without_loader(snapshot.step)
         tree = snapshot.tree if resume is None else {**snapshot.tree, "resume": resume}
         snapshot.held += 1
         return self._saver.save(

@@ -95,8 +95,7 @@ class Saving:
         try:
             tree = self._take(steps, frame, guard)
         except RefusedError as refusal:
-            file = from_here(refusal.file) if refusal.file else ""
-            self._tell(step, False, refusal.reason, file, refusal.line)
+            self._tell_refusal(step, refusal)
             return None
         except Exception as error:
             self._passes.broken = RefusedError(f"{type(error).__name__}: {error}")
@@ -106,10 +105,31 @@ class Saving:
         self._tell(step, True, "")
         return tree
 
-    def without_loader(self, step: int) -> None:
-        """A checkpoint is made in a loop that makes its own data."""
-        if not (self._passes.done or self._passes.open):
-            self._tell(step, False, _NO_LOADER)
+    def tell_hopeless(self, step: int, steps: int) -> None:
+        """Say at once where no checkpoint from here on can be resumed from: a kill says nothing.
+
+        Args:
+            step: of the event.
+            steps: how many the run has made.
+        """
+        try:
+            self._check_hope(steps)
+        except RefusedError as refusal:
+            self._tell_refusal(step, refusal)
+
+    def _check_hope(self, steps: int) -> None:
+        """Refuse what no later checkpoint could mend."""
+        passes = self._passes
+        if self._why_not:
+            raise RefusedError(self._why_not)
+        if passes.broken is not None:
+            raise passes.broken.alone()
+        if steps and not (passes.done or passes.open):
+            raise RefusedError(_NO_LOADER)
+
+    def _tell_refusal(self, step: int, refusal: RefusedError) -> None:
+        file = from_here(refusal.file) if refusal.file else ""
+        self._tell(step, False, refusal.reason, file, refusal.line)
 
     def _tell(self, step: int, accepted: bool, reason: str, file: str = "", line: int = 0) -> None:
         told = accepted, reason, file, line
@@ -124,10 +144,7 @@ class Saving:
     def _take(self, steps: int, frame: FrameType, guard: Decisions | None) -> dict[str, Any]:
         passes = self._passes
         passes.settle(frame, steps)
-        if self._why_not:
-            raise RefusedError(self._why_not)
-        if passes.broken is not None:
-            raise passes.broken.alone()
+        self._check_hope(steps)
         if multiprocessing.parent_process() is not None:
             raise RefusedError("the training runs in a child process of the script")
         if not in_main_thread():
@@ -135,8 +152,7 @@ class Saving:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise RefusedError("several ranks are not resumed")
         if not passes.open:
-            outside = "the optimizer steps outside of a loop over a DataLoader"
-            raise RefusedError(outside if passes.done else _NO_LOADER)
+            raise RefusedError("the optimizer steps outside of a loop over a DataLoader")
         if len(passes.open) > 1:
             one = passes.open[-1]
             file = one.code.co_filename if one.code is not None else ""

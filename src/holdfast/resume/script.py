@@ -195,10 +195,10 @@ class ScriptResume:
         """What goes with a checkpoint so that it can be resumed from; None where it cannot."""
         return self._saving.take(step, steps, frame, self.decisions) if self.on else None
 
-    def without_loader(self, step: int) -> None:
-        """A checkpoint is made in a loop that makes its own data."""
-        if self.on:
-            self._saving.without_loader(step)
+    def tell_hopeless(self, step: int) -> None:
+        """Between two steps: record why this run cannot be resumed, as soon as that is known."""
+        if self.on and self._coming is None:
+            self._saving.tell_hopeless(step, step)
 
     # ------------------------------------------------------------------ resuming
 

@@ -83,6 +83,7 @@ class EndHooks(EnginePart):
         ``at`` is where the loop asks for its next batch, if it does: it can be resumed from there.
         """
         step = self._training.iteration
+        self._script.tell_hopeless(step)
         if at is not None:
             resume = self._script.take(step, self._position.steps, at)
             self._last_state.save(Moment(why, resume=resume))
