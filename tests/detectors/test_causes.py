@@ -19,6 +19,7 @@ PIPE = {"type": "BrokenPipeError", "message": "[Errno 32] Broken pipe"}
 KILLED = "DataLoader worker (pid 12) is killed by signal: Killed. "
 IN_USE = {"type": "OSError", "message": "[Errno 98] Address already in use"}
 MEMORY = {"limit": "machine", "bytes": 64 << 30, "used": 16 << 30}
+NO_SPACE = {"type": "OSError", "message": "[Errno 28] No space left on device: 'out/a.pt'"}
 WRITING = {"type": "RuntimeError", "message": "unexpected pos 64 vs 0"}
 UNPACKED = {"type": "ValueError", "message": "too many values to unpack (expected 2)",
             "code": "for x, y in pairs:"}  # fmt: skip
@@ -106,7 +107,12 @@ CAUSES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     ),
     "the disk is full": (
         WRITING | {"disk": {"folder": "out", "free": 4096}},
-        [WRITING, WRITING | {"disk": {"folder": "out", "free": 9 << 30, "files": 7}}],
+        [WRITING, WRITING | {"disk": {"folder": "out", "free": 9 << 30, "files": 7}},
+         NO_SPACE | {"disk": {"folder": "out", "free": 9 << 30, "files": 7}}],
+    ),
+    "a quota": (
+        NO_SPACE | {"disk": {"folder": "out", "free": 9 << 30, "files": 7}},
+        [NO_SPACE, NO_SPACE | {"disk": {"folder": "out", "free": 4096}}],
     ),
     "download": (
         {"type": "ConnectionError", "message": "HTTPSConnectionPool: Max retries exceeded"},

@@ -457,7 +457,23 @@ CASES = {
         """, "open(", "did you mean train.py?"),
     "missing folder": ("open('/nowhere/at/all.csv')", "open(", "/nowhere/at does not exist"),
     "permission": ("raise PermissionError(13, 'Permission denied', '/etc/x')", "raise", "x may not be"),
-    "full disk": ("raise OSError(28, 'No space left on device')", "raise", "disk is full"),
+    "no space": ("raise OSError(28, 'No space left on device')", "raise", "no space|a quota"),
+    "helper without a return": ("""
+        def pick(n):
+            if n > 3: return n, n
+        a, b = pick(1)
+        """, "a, b = pick", "pick() has returned None|through pick() without a return"),
+    "parameter without a gradient": ("""
+        p = torch.nn.Parameter(torch.ones(3))
+        torch.nan_to_num(p.grad)
+        """, "nan_to_num", "p.grad is None|if p.grad is None: continue"),
+    "rate as text of a later epoch": ("""
+        w = torch.ones(3, requires_grad=True)
+        o = torch.optim.SGD([w], lr=0.1, foreach=False)
+        o.param_groups[0]["lr"] = "1e-3"
+        w.sum().backward()
+        o.step()
+        """, "o.step()", "a setting of the optimizer is a text|1.0e-4"),
     "json": ("import json\njson.loads('{')", "json.loads", "cannot be decoded"),
     # workers and ranks
     "local class": ("""

@@ -252,6 +252,6 @@ def test_a_step_of_the_script_s_own(make_engine: MakeEngine, optimizer: Any) -> 
     clean, expected = train_on({9, 17, 30}, poison=False)
     assert counted == expected
     # The others divide by a count that is one too high until the flag has arrived.
-    near = {} if optimizer is foreign.Clamped else {"rtol": 1e-2, "atol": 1e-3}
+    rtol, atol = (0.0, 0.0) if optimizer is foreign.Clamped else (1e-2, 1e-3)
     for one, other in zip(poisoned, clean, strict=True):
-        torch.testing.assert_close(one, other, **(near or {"rtol": 0, "atol": 0}))
+        torch.testing.assert_close(one, other, rtol=rtol, atol=atol)

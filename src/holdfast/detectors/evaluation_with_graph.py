@@ -91,14 +91,17 @@ class EvaluationWithGraph(MemoryDetector):
     def weight(self, event: Event) -> Severity:
         """One forward pass alone is not worth a warning."""
         passes = max(number(event, "evaluations"), number(event, "batches"))
-        return self.severity if passes >= self.options.passes else Severity.INFO
+        certain = passes >= self.options.passes and not _feeds_training(event)
+        return self.severity if certain else Severity.INFO
 
     def what(self, event: Event) -> str:
         """Where, and how much was built."""
         function = str(event.data.get("function") or "")
         where = " at module level" if function == "<module>" else f" in {function}()"
+        # What training goes on with is no evaluation: a rollout, targets, numbers for a plot.
+        what = "a forward pass" if _feeds_training(event) else "evaluation"
         return (
-            f"evaluation{where if function else ''} builds autograd graphs that it never uses, "
+            f"{what}{where if function else ''} builds autograd graphs that it never uses, "
             f"{number(event, 'nodes'):.0f} nodes{at(event.data)}"
         )
 
@@ -106,10 +109,11 @@ class EvaluationWithGraph(MemoryDetector):
         """Where ``no_grad`` may stand without harm to the training."""
         data, line = event.data, code_of(event.data)
         call = f"`{line}`" if line else "the call"
-        if data.get("fix") == "shared":
+        if _feeds_training(event):
             return (
-                f"training runs {call}, too: put `with torch.set_grad_enabled(training):` around "
-                "it, where training is False in the evaluation"
+                f"training goes on with what {call} gives: where these are numbers alone (a "
+                "rollout, targets), put `with torch.no_grad():` around it; where a loss goes back "
+                "through it, leave it as it is"
             )
         around = f"{call} and its loop" if data.get("loop") else call
         if data.get("fix") == "function":
@@ -125,6 +129,8 @@ class EvaluationWithGraph(MemoryDetector):
 
     def headline(self, event: Event) -> str:
         """What it lacks."""
+        if _feeds_training(event):
+            return "graphs that no backward pass goes through"
         return "evaluation without no_grad"
 
     def diff(self, event: Event) -> str:
@@ -139,3 +145,8 @@ class EvaluationWithGraph(MemoryDetector):
         return {
             name: number(event, name) for name in ("nodes", "step_nodes", "evaluations", "batches")
         }
+
+
+def _feeds_training(event: Event) -> bool:
+    """Whether training goes on with what the named line gives, so far as names tell."""
+    return event.data.get("fix") == "shared"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from typing import cast
 
 from ..types import Finding, Severity
 
@@ -120,7 +121,8 @@ def occurrences(finding: Finding) -> str:
     count = int(finding.evidence.get("count", 1))
     if count <= 1:
         return ""
-    steps = [str(step) for step in finding.evidence.get("steps", [])]
+    seen = finding.evidence.get("steps")
+    steps = [str(step) for step in cast(list[object], seen)] if isinstance(seen, list) else []
     if count <= len(steps) and count <= 8:
         where = f"steps {', '.join(steps)}"
     else:

@@ -114,6 +114,13 @@ def refused(crash: Crash) -> Cause | None:
     if said or writing:
         told = f" ({folder})" if folder else ""
         where = "/dev/shm" in crash.message
+        if free is not None and not full and not where:
+            return Cause(
+                headline="no space for the file, although the disk is not full",
+                advice=f"{folder}: a quota (quota -s, of a user, a folder or a container), a limit "
+                "of the script's own, or room that was freed since; keep fewer files"
+                f"{_largest(crash)}; a file that was being written may be cut off",
+            )
         return Cause(
             headline="shared memory is full" if where else "the disk is full",
             advice="give the container more (--shm-size), or use fewer loader workers"

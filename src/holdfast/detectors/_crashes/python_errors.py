@@ -128,6 +128,13 @@ def arguments(crash: Crash) -> Cause | None:
     if crash.type != "TypeError":
         return None
     found = crash.find(r"argument '(\w+)' \(position \d+\) must be Tensor, not (\w+(?:\.\w+)?)")
+    if found and found[2] == "NoneType" and (holder := _without_gradient(crash)):
+        return Cause(
+            headline=f"{holder}.grad is None: nothing has a gradient for it here",
+            advice=f"what {holder} stands for took no part in this loss (a head that is not used, "
+            "a frozen layer), and zero_grad() sets gradients to None: an optimizer leaves those "
+            f"out, if {holder}.grad is None: continue",
+        )
     if found:
         made = crash.first_origin().told() or _made(crash)
         advice = {
@@ -168,6 +175,15 @@ def arguments(crash: Crash) -> Cause | None:
             if none
             else "convert one of the two: numbers from files and arguments are texts, float(x)",
         )
+    if crash.find(r"cannot unpack non-iterable NoneType object"):
+        called = re.search(r"=\s*([\w.]+)\(", crash.place.code)
+        who = f"{called[1]}()" if called else "the right side"
+        return Cause(
+            headline=f"{who} has returned None here, which cannot be unpacked",
+            advice=f"look for a way through {who} without a return, or with a bare one: a branch "
+            "or a loop that finds nothing; return something there, or ask for None before "
+            "unpacking",
+        )
     found = crash.find(r"'(\w+)' object is not (callable|subscriptable|iterable)")
     if found:
         none = found[1] == "NoneType"
@@ -179,6 +195,16 @@ def arguments(crash: Crash) -> Cause | None:
             f"name{crash.first_origin().told()}",
         )
     return None
+
+
+def _without_gradient(crash: Crash) -> str:
+    """The name of a parameter whose missing gradient the failing line reads; empty for none."""
+    for value in crash.operands:
+        if value.shape is not None and re.search(
+            rf"\b{re.escape(value.name)}\.grad\b", crash.place.code
+        ):
+            return value.name
+    return ""
 
 
 def _made(crash: Crash) -> str:

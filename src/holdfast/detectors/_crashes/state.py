@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .facts import Cause, Crash, listed, mapping
+from .facts import Cause, Crash, listed, mapping, text
 
 _BUILD = (
     "build the model with the settings it was saved with; for another number of classes drop the "
@@ -165,7 +165,9 @@ def parameters(crash: Crash) -> Cause | None:
             advice="the value is outside what the optimizer takes: check its sign and the order of "
             f"the arguments{crash.place.told()}",
         )
-    if "torch/optim" in str(crash.data.get("library")) and crash.find("not supported between"):
+    if "optim/" in text(crash.data.get("library")) and crash.find(
+        r"(not supported between|bad operand type|unsupported operand|can't multiply).*'?str'?"
+    ):
         return Cause(
             headline="a setting of the optimizer is a text",
             advice="YAML reads 1e-4 as text (write 1.0e-4), and arguments of a command line are "
