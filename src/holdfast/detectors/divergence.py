@@ -103,7 +103,8 @@ class Divergence(Detector):
         usual, norms = column(window.rows, "loss_usual"), column(window.rows, "norm_usual")
         # What no row before it could make growth of need not be looked at: most rows of a run.
         grown = usual > np.fmin.reduce(usual, initial=np.inf)
-        grown &= norms >= NORM_GROWTH * np.fmin.reduce(norms, initial=np.inf)
+        with np.errstate(over="ignore"):
+            grown &= norms >= NORM_GROWTH * np.fmin.reduce(norms, initial=np.inf)
         regular &= grown[len(window) - window.fresh :]
         return regular | rows_with_event(window, ("rollback", "stop"))
 

@@ -39,6 +39,8 @@ Rows = np.ndarray[Any, np.dtype[np.void]]
 _FORMATS = re.compile(r"<[iu][248]|<f[248]|\|[iu]1")
 _HEADER_MAX = 4 * 1024 * 1024
 _PIECE = 1 << 20
+_LATEST = 1e11
+"""Seconds since 1970 that no clock shows for some thousand years."""
 _OWN_KEYS = frozenset(
     ("holdfast", "table", "lane", "dtype", "offset", "id", "segment", "last", "start", "span",
      "stride")
@@ -221,7 +223,15 @@ def read_rows(file: BinaryIO, segment: Segment, first: int = 0, stop: int | None
     file.seek(segment.offset + first * dtype.itemsize)
     data = file.read(count * dtype.itemsize)
     # The file may have been cut back since its header was read: whole rows only.
-    return np.frombuffer(data, dtype, count=len(data) // dtype.itemsize)
+    return _plausible(np.frombuffer(data, dtype, count=len(data) // dtype.itemsize))
+
+
+def _plausible(rows: Rows) -> Rows:
+    """Rows that a writer may have written: each has a step and a time, which foreign bytes lack."""
+    if not len(rows) or "time" not in (rows.dtype.names or ()):
+        return rows
+    made = (rows["step"] >= 0) & (rows["time"] >= 0) & (rows["time"] < _LATEST)
+    return rows if made.all() else rows[made]
 
 
 def load_segment(path: Path) -> tuple[Segment, Rows]:
