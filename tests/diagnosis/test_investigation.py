@@ -43,7 +43,9 @@ class Run:
     def _exam(self, *_: object) -> dict[str, Any] | None:
         step = self.training.iteration
         self.exams.append(step)
-        return {"samples": [[0, self.answers[step]]]} if step in self.answers else None
+        if step not in self.answers:
+            return None
+        return {"samples": [[0, self.answers[step]]], "file": "train.py", "line": 9}
 
     def bad(self, *steps: int) -> None:
         for step in steps:

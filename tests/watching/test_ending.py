@@ -148,7 +148,7 @@ class TestCard:
         watch = trained(tmp_path / "run", quiet=True)
         card = watch._repr_html_()
         assert "NUM001" in card and "test_ending.py:" in card
-        assert "Finished with findings" in card and "1 skipped" in card
+        assert "Finished with findings" in card and "1 step skipped" in card
         assert str(tmp_path / "run" / "report.html") in card
         assert "clamp_min" in card  # the diff
 
