@@ -25,6 +25,10 @@ from holdfast.redaction import (
         (["key=abc", "api_key=abc", "a.b.secret=x"], ["key=***", "api_key=***", "a.b.secret=***"]),
         (["--hfToken", "abc", "--APIKey=x"], ["--hfToken", "***", "--APIKey=***"]),
         (["--wandb_api_key", "abc"], ["--wandb_api_key", "***"]),
+        (
+            ["https://host/rows?api_key=abc&split=train"],
+            ["https://host/rows?api_key=***&split=train"],
+        ),
         (["--token=a=b=c"], ["--token=***"]),
         (["--use-auth", "--epochs", "3"], ["--use-auth", "--epochs", "3"]),
         (["--token="], ["--token="]),

@@ -72,6 +72,7 @@ _NAME = re.compile(
     r"(?<![\w.-])[.-]*(?P<name>[A-Za-z_][\w.-]*)(?P<quote>\\?[\"']?)(?P<is>\s*[:=]\s*)"
 )
 _VALUE = re.compile(r"""\\?"[^"]*"|\\?'[^']*'|[^\s&,;"'\\})\]]{1,4096}""")
+_OPTION = re.compile(r"[+-]*[\w.-]+")
 _CALL = re.compile(r"\w+(?:\.\w+)*[(\[]")
 _DRAWN = re.compile(r"(?<![A-Za-z0-9+=])[A-Za-z0-9+]{20,}={0,2}(?![A-Za-z0-9+=])")
 _MIXED = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])[^\s./]{8,}")
@@ -302,7 +303,8 @@ def _options(command: Sequence[str]) -> Iterator[tuple[str, int | None]]:
             before = ""
             continue
         name, equals, value = word.partition("=")
-        named = bool(equals) and name.strip() == name and hides(name.removeprefix("-D"), value)
+        option = _OPTION.fullmatch(name) is not None  # an address with a question has no name
+        named = bool(equals) and option and hides(name.removeprefix("-D"), value)
         yield word, len(name) + 1 if named else -1
         before = word if word.startswith("-") and not equals else ""
 
