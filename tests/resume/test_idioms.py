@@ -49,6 +49,19 @@ for epoch in range(4):
     print(epoch, loss.item())
 told(model, slow)
 """,
+    "ema through data": MADE
+    + """
+slow = net()
+for epoch in range(4):
+    for x, y in train:"""
+    + STEP
+    + """
+        if epoch:
+            for p, t in zip(model.parameters(), slow.parameters()):
+                t.data.mul_(0.9).add_(p.data, alpha=0.1)
+    print(epoch, loss.item())
+told(model, slow)
+""",
     "gan": """
 train = DataLoader(data(96), batch_size=16, shuffle=True)
 G, D = nn.Linear(3, 6), nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import ModuleType
+
 import pytest
+
+from holdfast.resume import frames
 
 from .conftest import HEAD, Bench
 
@@ -586,3 +592,18 @@ def test_what_cannot_be_resumed_is_said_before_a_checkpoint_is_due(bench: Bench,
     killed = bench.run(bench.script("import os\n" + body + loop + end), every=999)
     assert killed.code == 9 and not killed.checkpoints, killed.err
     assert reason in killed.refusal["reason"] and not killed.refusal["accepted"]
+
+
+def test_a_script_with_two_names_is_one_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = ModuleType("__main__")
+    script.__file__ = str(tmp_path / "train.py")
+    (tmp_path / "train.py").touch()
+    # So does multiprocessing, and torch imports that: what is dead in one was alive in the other.
+    for name in ("__main__", "__mp_main__"):
+        monkeypatch.setitem(sys.modules, name, script)
+    both = ["__main__", "__mp_main__"]
+    monkeypatch.setattr("holdfast.diagnosis.source.owner.user_modules", lambda: both)
+    found = frames.user_modules()
+    assert list(found) == ["__main__"]

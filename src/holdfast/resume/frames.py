@@ -124,7 +124,8 @@ def user_modules() -> dict[str, ModuleType]:
         # torch has modules of a kind of its own that name files which are none.
         if module is None or type(module) is not ModuleType or name == "sitecustomize":
             continue
-        if os.path.isfile(str(module.__file__)):
+        # multiprocessing gives the script a second name.
+        if os.path.isfile(str(module.__file__)) and module not in found.values():
             found[name] = module
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,19 +15,27 @@ from .digests import array_digest, pickle_digest, tensor_digest, tensor_form
 from .nodes import KIND, Node, Seen, class_name, shown
 from .whole import whole_digest
 
+_SHORT = 1 << 20
+"""Bytes of a tensor that are read with every pass."""
+_Form = tuple[weakref.ref[Tensor], tuple[int, int, torch.Size]]
+"""The tensor too: the memory of one that is gone may be another's."""
+
 
 @dataclass(slots=True)
 class Baseline:
     """What was there before the first step, by its path: it is made again if it has not changed."""
 
-    tensors: dict[str, tuple[int, int, torch.Size]] = field(
-        default_factory=dict[str, tuple[int, int, torch.Size]]
-    )
+    tensors: dict[str, _Form] = field(default_factory=dict[str, "_Form"])
     arrays: dict[str, int] = field(default_factory=dict[str, int])
     held: dict[str, int] = field(default_factory=dict[str, int])
     containers: dict[str, int | None] = field(default_factory=dict[str, int | None])
     digests: dict[str, int] = field(default_factory=dict[str, int])
     """Of tensors that have not changed, from the first checkpoint on."""
+    contents: dict[str, int] = field(default_factory=dict[str, int])
+    """Of tensors that are compared by what they hold: torch does not count what is written through
+    ``data`` or an array that shares their memory."""
+    left: int = 256 << 20
+    """Bytes of others that may be compared so."""
 
 
 class Comparing:
@@ -44,10 +53,17 @@ class Comparing:
 
     def tensor(self, value: Tensor, path: str) -> Node | None:
         """The node of a tensor that a resumed script makes again; None if it has changed."""
-        form = tensor_form(value)
+        form, known = tensor_form(value), self._baseline
         if self._first:
-            self._baseline.tensors[path] = form
-        if self._baseline.tensors.get(path) != form:
+            known.tensors[path] = weakref.ref(value), form
+            if value.nbytes <= known.left:
+                known.left -= value.nbytes
+                known.contents[path] = tensor_digest(value)
+        before = known.tensors.get(path)
+        if before is None or before[0]() is not value or before[1] != form:
+            return None
+        read = path in known.contents and (self._digests or value.nbytes <= _SHORT)
+        if read and known.contents[path] != tensor_digest(value):
             return None
         return {KIND: "made", "c": "Tensor", "h": self._digest(value, path)}
 
