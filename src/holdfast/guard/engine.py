@@ -34,6 +34,7 @@ from .hooks.end import EndHooks
 from .hooks.loader import LoaderHooks
 from .hooks.memory import MemoryHooks
 from .hooks.optimizer import OptimizerHooks
+from .hooks.rounds import RoundHooks
 from .hooks.scaler import ScalerHooks
 from .last_words import LastWords
 
@@ -50,6 +51,7 @@ class _Hooks(NamedTuple):
     scaler: ScalerHooks
     memory: MemoryHooks
     end: EndHooks
+    rounds: RoundHooks
 
     @classmethod
     def of(cls, state: EngineState) -> _Hooks:
@@ -64,7 +66,20 @@ class _Hooks(NamedTuple):
             ScalerHooks(state, leave, optimizers.skipped_by),
             MemoryHooks(state, leave),
             EndHooks(state, leave, lambda: optimizers.busy),
+            RoundHooks(state, leave),
         )
+
+
+_OF_STEPS = (
+    *("drew", "fetch_begins", "fetched", "backward_begins", "backward_ends"),
+    *("clip_begins", "clip_ends", "scaler_used", "scaled", "scaler_begins", "scaler_ends"),
+    *("scaler_updated", "step_begins", "step_ends", "scheduled"),
+)
+"""Hooks that every step of a training goes through."""
+
+
+def _nothing(*about: object, **named: object) -> None:
+    """In place of one of them."""
 
 
 class Engine(EnginePart):
@@ -120,7 +135,16 @@ class Engine(EnginePart):
 
     def resume_from(self, checkpoint: Path) -> None:
         """Go on from a checkpoint of an earlier run of this script, which has not begun yet."""
-        self.state.recovery.checkpoints.script.resume(checkpoint)
+        script = self.state.recovery.checkpoints.script
+        script.resume(checkpoint)
+        if script.trains_one_round:
+            script.goes_on = self._stand_still()
+
+    def _stand_still(self) -> Callable[[], None]:
+        """Follow nothing that trains until the call that this gives."""
+        at_work = {name: getattr(self, name) for name in _OF_STEPS}
+        vars(self).update(dict.fromkeys(_OF_STEPS, _nothing), scheduled=lambda scheduler: True)
+        return lambda: vars(self).update(at_work)
 
     @property
     def holds_off_saving(self) -> bool:

@@ -103,6 +103,11 @@ class Passes:
         self.began_at = 0.0
         """When the first pass began that was trained on, by the clock."""
 
+    @property
+    def trained(self) -> bool:
+        """Whether a pass that is over was trained on."""
+        return self._steps > 0
+
     # ------------------------------------------------------------------ first run
 
     def begins(self, steps: int, frame: FrameType) -> bool:

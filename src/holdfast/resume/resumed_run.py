@@ -29,7 +29,9 @@ from .counters import counters, set_counts
 from .outputs import Coming, Outputs
 from .passes import Passes, Values, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
+from .rounds import Rounds
 from .saving import DATASET, FORMAT, OUTPUT
+from .standing import bring, check_ahead, loops_at_work, places
 from .training import Training
 from .values import generators
 from .values.admitted import is_name
@@ -87,7 +89,7 @@ class ResumedRun:
         folder = training.run_folder
         self._files = Coming(saved.get("outputs", ()), first, since, folder, refuse_at)
         outputs.coming = self._files
-        self._hook: Any = register_optimizer_step_pre_hook(_refuse_step)
+        self._hook: Any = register_optimizer_step_pre_hook(self._steps)
 
     def release(self) -> None:
         """The script may train and write."""
@@ -97,7 +99,7 @@ class ResumedRun:
 
     def instead(self, loader: Any, frame: FrameType) -> Iterator[Any] | None:
         """What to read in place of a loader; None for the loader itself."""
-        if not isinstance(loader, DataLoader):
+        if not isinstance(loader, DataLoader) or "round" in self.saved:
             return None
         passes = self._passes
         with or_refuse():
@@ -164,6 +166,31 @@ class ResumedRun:
         one.steps = one.now = int(saved["steps"])
         self._passes.resumed(one.steps)
 
+    def _steps(self, *about: Any) -> None:
+        """The script trains on its way: one round where no loader says where it was."""
+        if "round" not in self.saved:
+            refuse("the script trains before it comes to the place of the checkpoint")
+        # Files take in what the round writes: it is cut off again when it is over.
+        self.under_way = True
+
+    def put_back_round(
+        self, state: TrainingState, frame: FrameType, key: list[Any], rounds: Rounds
+    ) -> None:
+        """The first round is over: everything becomes what it was at the end of a later one."""
+        saved, frames, passes = self.saved, frames_.chain(frame), self._passes
+        self._check_files()
+        _check_position(saved["round"], frames, targets_count=False)
+        rounds.begins_anew(frame, key)
+        passes.look(frame)
+        loops = loops_at_work(frames, key[2])
+        check_ahead(places(loops, frames), saved["round"]["places"], frames)
+        parts = {"models", "optimizers", "gradients"}
+        state.put_back({**self._tree, "gradients": saved["gradients"]}, parts=parts)
+        _put(frames, saved["values"])
+        bring(loops, saved["round"]["places"], frames)
+        rng.put_back(saved[RNG])
+        passes.resumed(int(saved["steps"]))
+
     def _check_files(self) -> None:
         """Refuse code that is not that of the earlier run."""
         then = self.saved["files"]
@@ -182,10 +209,6 @@ def first_lengths(checkpoint: Path) -> dict[str, int]:
                 if event.kind == OUTPUT:
                     found.setdefault(str(event.data["file"]), int(event.data["bytes"]))
     return found
-
-
-def _refuse_step(*about: Any) -> None:
-    refuse("the script trains before it comes to the place of the checkpoint")
 
 
 class _Over:
@@ -235,7 +258,9 @@ def _check_facts(loader: Any, saved: Mapping[str, Any]) -> None:
             raise RefusedError(f"the loader has {key} {here[key]}, it had {value}")
 
 
-def _check_position(saved: Mapping[str, Any], frames: list[FrameType]) -> None:
+def _check_position(
+    saved: Mapping[str, Any], frames: list[FrameType], *, targets_count: bool = True
+) -> None:
     if saved["position"] != frames_.position(frames):
         then = saved["position"][-1] if saved["position"] else ["?", "?", 0]
         at = frames[-1]
@@ -244,7 +269,7 @@ def _check_position(saved: Mapping[str, Any], frames: list[FrameType]) -> None:
             at.f_code.co_filename,
             at.f_lineno,
         )
-    moved = moved_target(saved["targets"], targets(frames))
+    moved = moved_target(saved["targets"], targets(frames)) if targets_count else ""
     if moved:
         number, name, line = moved.split(" ")
         file = frames[int(number)].f_code.co_filename

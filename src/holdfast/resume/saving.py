@@ -28,6 +28,7 @@ from .counters import counters, counts
 from .outputs import Outputs
 from .passes import Open, Passes, changes, check_targets, take_variables
 from .refusal import RefusedError
+from .rounds import Rounds
 from .training import Decisions, Training
 from .values.taking import Taking
 from .values.tensors import Known
@@ -35,10 +36,9 @@ from .values.tensors import Known
 FORMAT = 2
 OUTPUT = "output"
 """The event of a file that the script opens for writing for the first time."""
-_NO_LOADER = (
-    "the training loop reads no DataLoader: it makes its batches by itself, and nothing says where "
-    "it was; a Dataset over the same data (np.memmap too) and a DataLoader do"
-)
+_NO_LOADER = "no loop of the script is known to train: neither one over a DataLoader nor another"
+_SOON = 40
+"""Steps within which the loop that trains is found."""
 DATASET = "loader/its dataset"
 """Where the dataset of the pass stands among what is taken."""
 
@@ -50,6 +50,7 @@ class Saving:
         training: of this process.
         state: the live models and optimizers.
         passes: over loaders, so far.
+        rounds: of a loop without a loader.
         outputs: files that the script writes.
         why_not: why no run with these settings can be resumed; empty otherwise.
     """
@@ -59,9 +60,11 @@ class Saving:
         training: Training,
         state: Callable[[], TrainingState],
         passes: Passes,
+        rounds: Rounds,
         outputs: Outputs,
         why_not: str,
     ) -> None:
+        self._rounds = rounds
         self._training, self._state, self._passes = training, state, passes
         self._outputs = outputs
         self._why_not = why_not
@@ -117,6 +120,15 @@ class Saving:
         except RefusedError as refusal:
             self._tell_refusal(step, refusal)
 
+    def loop_is_here(self, frame: FrameType) -> bool:
+        """Whether the end of the round at work will be told; a checkpoint is due."""
+        try:
+            self._rounds.check_here(frame)
+        except RefusedError as refusal:
+            self._tell_refusal(0, refusal)
+            return False
+        return True
+
     def _check_hope(self, steps: int) -> None:
         """Refuse what no later checkpoint could mend."""
         passes = self._passes
@@ -124,7 +136,8 @@ class Saving:
             raise RefusedError(self._why_not)
         if passes.broken is not None:
             raise passes.broken.alone()
-        if steps and not (passes.done or passes.open):
+        unknown = self._rounds.key is None and not (passes.done or passes.open)
+        if steps > _SOON and unknown:
             raise RefusedError(_NO_LOADER)
 
     def _tell_refusal(self, step: int, refusal: RefusedError) -> None:
@@ -151,16 +164,8 @@ class Saving:
             raise RefusedError("a thread of the script reads the loader")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise RefusedError("several ranks are not resumed")
-        if not passes.open:
-            raise RefusedError("the optimizer steps outside of a loop over a DataLoader")
-        if len(passes.open) > 1:
-            one = passes.open[-1]
-            file = one.code.co_filename if one.code is not None else ""
-            raise RefusedError("two loaders are read side by side", file, one.lines[0])
-        one = passes.open[0]
-        iterator = one.iterator()
-        _check_loader(one)
-        frames_.check_reader(frame)
+        one = None if self._rounds.key is not None else self._the_pass(frame)
+        iterator: Any = self._rounds if one is None else one.iterator()
         for optimizer, _ in self._training.guards():
             if isinstance(optimizer, torch.optim.LBFGS):
                 raise RefusedError("LBFGS takes several looks at the model in one step")
@@ -172,10 +177,7 @@ class Saving:
         known = Known.of(state.models)
         taking = Taking(known, passes.baseline, changes, running=frames, knows=passes.knows)
         values = take_variables(taking, frames)
-        try:
-            dataset = taking.take(getattr(iterator, "_dataset", None), DATASET)
-        except RefusedError as refusal:
-            raise refusal.at(frames[-1].f_code.co_filename, one.lines[0]) from None
+        where = self._round(frame) if one is None else self._batch(one, frame, taking)
         gradients = [
             {number: grad.clone() for number, grad in optimizer_state.gradients(one_).items()}
             for one_ in state.optimizers
@@ -190,19 +192,49 @@ class Saving:
             "argv": redact_command(sys.argv),
             "files": frames_.digests(),
             "steps": steps,
-            "passes": list(passes.done),
-            "pass": one.beginning.state(getattr(iterator, "_num_yielded", 0)),
-            "loader": one.loader,
-            "position": frames_.position(frames),
-            "targets": check_targets(one, frames),
-            "counts": counts(counters(iterator, frame)),
+            **where,
             "values": values,
-            "dataset": dataset,
             "gradients": gradients,
             "decisions": decisions,
             "outputs": self._outputs.state(),
             RNG: rng.state(),
         }
+
+    def _the_pass(self, frame: FrameType) -> Open:
+        """The pass that feeds the loop."""
+        opened = self._passes.open
+        if not opened:
+            raise RefusedError("the optimizer steps outside of a loop over a DataLoader")
+        if len(opened) > 1:
+            one = opened[-1]
+            file = one.code.co_filename if one.code is not None else ""
+            raise RefusedError("two loaders are read side by side", file, one.lines[0])
+        _check_loader(opened[0])
+        frames_.check_reader(frame)
+        return opened[0]
+
+    def _batch(self, one: Open, frame: FrameType, taking: Taking) -> dict[str, Any]:
+        """At which batch of which pass the script is."""
+        frames, iterator = frames_.chain(frame), one.iterator()
+        try:
+            dataset = taking.take(getattr(iterator, "_dataset", None), DATASET)
+        except RefusedError as refusal:
+            raise refusal.at(frames[-1].f_code.co_filename, one.lines[0]) from None
+        return {
+            "passes": list(self._passes.done),
+            "pass": one.beginning.state(getattr(iterator, "_num_yielded", 0)),
+            "loader": one.loader,
+            "position": frames_.position(frames),
+            "targets": check_targets(one, frames),
+            "counts": counts(counters(iterator, frame)),
+            "dataset": dataset,
+        }
+
+    def _round(self, frame: FrameType) -> dict[str, Any]:
+        """Between which rounds of a loop without a loader it is."""
+        if not self._rounds.at_head:
+            raise RefusedError("the script is amid a round of its training loop")
+        return {"round": self._rounds.taken(frame)}
 
 
 def in_main_thread() -> bool:

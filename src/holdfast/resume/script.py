@@ -26,10 +26,12 @@ from ..checkpoint.training_state import TrainingState
 from ..diagnosis.aside import aside
 from ..diagnosis.source.files import from_here
 from ..diagnosis.source.place import frames_from, user_line
+from .heads import Key
 from .outputs import Outputs
 from .passes import Open, Passes
 from .refusal import RefusedError, or_refuse, refuse, say
 from .resumed_run import ResumedRun, read
+from .rounds import Rounds
 from .saving import OUTPUT, Saving
 from .training import Decisions, Training
 from .values.tensors import Known
@@ -58,13 +60,19 @@ class ScriptResume:
         self._outputs = Outputs(self._notes)
         self._noted: list[tuple[str, int]] = []
         self._passes = Passes(self._outputs.knows)
-        self._saving = Saving(training, state, self._passes, self._outputs, why_not)
+        self._rounds = Rounds(self._passes, lambda frame: self.between_rounds(frame))
+        about = self._passes, self._rounds, self._outputs, why_not
+        self._saving = Saving(training, state, *about)
+        self.between_rounds: Callable[[FrameType], bool] = lambda frame: True
+        """Called at the end of a round that somebody waits for; False to be called again."""
         self._between: Any = None
         self._waiting = 0.0
         self._asking: Open | None = None
         self.loaded = 0.0
         """When the newest file that the script has loaded was written."""
         self._coming: ResumedRun | None = None
+        self.goes_on: Callable[[], object] = lambda: None
+        """Called when a resumed script has come to its place."""
 
     def follow(self) -> None:
         """This is the process of a script."""
@@ -74,7 +82,7 @@ class ScriptResume:
     def _notes(self, path: str, size: int) -> None:
         """The script opens a file for writing, for the first time: a kill may come at any time."""
         self._noted.append((path, size))
-        if self._passes.open or self._passes.done:
+        if self._passes.open or self._passes.done or self._rounds.key is not None:
             self._tell_notes()
 
     def _tell_notes(self) -> None:
@@ -98,8 +106,11 @@ class ScriptResume:
         """A pass over a loader is about to begin: what to remember of it until ``began``."""
         beginning = Beginning(loader)
         self._tell_notes()
+        by_rounds = self._rounds.key is not None or self.trains_one_round
         with aside():
-            nested = self._passes.begins(steps, frame)
+            if by_rounds:  # a validation: a part of the round
+                self._passes.settle(frame, 0)
+            nested = by_rounds or self._passes.begins(steps, frame)
         if self._between is not None and not nested:
             self._between.remove()
             self._between = None
@@ -160,10 +171,12 @@ class ScriptResume:
             return True
         if not self.on or self._saving.hopeless:
             return False
-        opened = self._passes.open
+        opened, by_rounds = self._passes.open, self._rounds.key is not None
         # A loop inside the loop of another is part of one round of that.
         good = bool(opened) and opened[0] is self._asking and 0 <= opened[0].before != opened[0].now
-        if good or not opened:
+        if by_rounds:
+            good = self._rounds.at_head or not self._saving.loop_is_here(sys._getframe())
+        if good or not (opened or by_rounds):
             self._waiting = 0.0
             return False
         self._waiting = self._waiting or time.monotonic()
@@ -174,9 +187,17 @@ class ScriptResume:
         """Whether the loop trains on a loader, and nothing so far speaks against resuming it."""
         opened = self._passes.open
         hopeless = self._saving.hopeless or self._coming is not None
-        if not self.on or hopeless or not opened or opened[0] is not self._asking:
+        if not self.on or hopeless:
+            return False
+        if self._rounds.key is not None:
+            return True
+        if not opened or opened[0] is not self._asking:
             return False
         return opened[0].now > opened[0].steps
+
+    def comes_soon(self, frame: FrameType) -> bool:
+        """Whether a loop at work will be told of when its round is over; one over a loader is."""
+        return self._rounds.key is None or self._rounds.wait(frame)
 
     def waits_for_worker(self, frame: FrameType | None) -> FrameType | None:
         """Where the loop waits for a worker of its loader, in this frame or around it.
@@ -196,9 +217,12 @@ class ScriptResume:
         return self._saving.take(step, steps, frame, self.decisions) if self.on else None
 
     def tell_hopeless(self, step: int) -> None:
-        """Between two steps: record why this run cannot be resumed, as soon as that is known."""
+        """After a step: record why this run cannot be resumed, as soon as that is known."""
         if self.on and self._coming is None:
-            self._saving.tell_hopeless(step, step)
+            self._tell_notes()
+            if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+                self._rounds.look_out(sys._getframe(1))
+                self._saving.tell_hopeless(step, step)
 
     # ------------------------------------------------------------------ resuming
 
@@ -209,6 +233,20 @@ class ScriptResume:
             self._saving.goes_on(saved)
             about = tree, saved, path, self._training, self._passes, self._outputs
             self._coming = ResumedRun(*about)
+            if self.trains_one_round:
+                self._rounds.come_to(self._coming.saved["round"]["key"], self._arrive_by_round)
+
+    @property
+    def trains_one_round(self) -> bool:
+        """Whether the script is to train one round that does not count, and then goes on."""
+        return self._coming is not None and "round" in self._coming.saved
+
+    def _arrive_by_round(self, frame: FrameType, key: Key) -> None:
+        coming = self._coming
+        assert coming is not None
+        with or_refuse():
+            coming.put_back_round(self._state(), frame, key, self._rounds)
+            self._arrived(coming, self._rounds)
 
     def instead(self, loader: Any, frame: FrameType) -> Iterator[Any] | None:
         """In a resumed run: what to read in place of a loader; None for the loader itself."""
@@ -221,15 +259,19 @@ class ScriptResume:
             return False
         with or_refuse():
             coming.put_back(self._state(), iterator, frame)
-            self._coming = None
-            coming.release()
-            self._outputs.arrived()
-            if self.decisions is not None:
-                self.decisions.restore(coming.saved["decisions"], iterator)
-            steps = int(coming.saved["steps"])
-            data = {"file": str(coming.path), "step": steps, "exact": True, "why": ""}
-            self._training.record_at("resume", steps, data)
+            self._arrived(coming, iterator)
         return True
+
+    def _arrived(self, coming: ResumedRun, feeds: Any) -> None:
+        self._coming = None
+        coming.release()
+        self._outputs.arrived()
+        self.goes_on()
+        if self.decisions is not None:
+            self.decisions.restore(coming.saved["decisions"], feeds)
+        steps = int(coming.saved["steps"])
+        data = {"file": str(coming.path), "step": steps, "exact": True, "why": ""}
+        self._training.record_at("resume", steps, data)
 
     # ------------------------------------------------------------------ while a script catches up
 
@@ -240,7 +282,7 @@ class ScriptResume:
             return
         with contextlib.suppress(OSError):
             self.loaded = max(self.loaded, os.stat(file).st_mtime)
-        if coming is None or coming.under_way:
+        if coming is None or coming.under_way or self.trains_one_round:
             return
         with contextlib.suppress(OSError):
             if os.stat(file).st_mtime >= self._saving.began:

@@ -64,6 +64,28 @@ def loop_at(file: str, function: int, line: int) -> Loop:
 
 
 @lru_cache(maxsize=256)
+def blocks_around(file: str, function: int, line: int, head: int) -> tuple[ast.stmt, ...]:
+    """Loops and ``with`` whose body a line of a scope is in, outermost first.
+
+    The loop whose head is at line ``head`` counts too where the line is in its head.
+    """
+    found = [
+        node
+        for node in _within(_scope(file, function))
+        if isinstance(node, LOOPS | _WITHS)
+        and (node.body[0].lineno <= line <= (node.body[-1].end_lineno or line))
+        | (node.lineno == head and node.lineno <= line < node.body[0].lineno)
+    ]
+    return tuple(sorted(found, key=lambda node: (node.lineno, -(node.end_lineno or 0))))
+
+
+@lru_cache(maxsize=64)
+def for_at(file: str, line: int) -> ast.For:
+    """The ``for`` whose head begins at a line of a file."""
+    return next(one for one in nodes_of(file) if isinstance(one, ast.For) and one.lineno == line)
+
+
+@lru_cache(maxsize=256)
 def dead_at(file: str, function: int, line: int) -> frozenset[str]:
     """Variables of a scope that nobody reads after a line before they get a new value."""
     scope = _scope(file, function)

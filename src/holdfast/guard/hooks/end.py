@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable
 from types import FrameType
 
@@ -111,7 +112,7 @@ class EndHooks(EnginePart):
 
     def asks_soon(self) -> bool | None:
         """Whether the loop is in a step after which its script can be resumed."""
-        return self._position.asks_soon()
+        return self._position.asks_soon() and self._script.comes_soon(sys._getframe())
 
     @fail_open("resume")
     def waits_at(self, frame: FrameType | None) -> FrameType | None:

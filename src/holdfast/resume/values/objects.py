@@ -86,10 +86,12 @@ class Objects:
         if not of_user(value) or value in self._seen:
             return ref(value)
         self._seen.note(value, path)
+        # Of a named tuple its fields: what the class is, and made again with it.
+        own = ("__", "_abc", "_field") if issubclass(value, tuple) else ("__", "_abc")
         held = [
             (name, getattr(one, "__func__", one))
             for name, one in vars(value).items()
-            if not name.startswith(("__", "_abc")) and not isinstance(one, _OF_CLASSES)
+            if not name.startswith(own) and not isinstance(one, _OF_CLASSES)
         ]
         taken = _parts(held, path, take)
         return {KIND: "class", "a": taken} if taken else ref(value)
