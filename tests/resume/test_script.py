@@ -370,11 +370,12 @@ REFUSED = {
         """
 model = net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(20):
-    x, y = torch.randn(8, 6), torch.zeros(8).long()
+def batch(step):
+    return torch.randn(8, 6), torch.zeros(8).long()
+for x, y in map(batch, range(20)):
     """,
-        "reads no DataLoader",
-        "",
+        "the loop over map(batch, range(20)) has a place that cannot be saved",
+        "for x, y in map",
     ),
     "stream": (
         """
