@@ -84,7 +84,7 @@ def test_no_command_is_a_mistake_that_shows_the_help(capsys):
         (["report", "--output"], "expected one argument"),
         (["report", "--form", "json"], "unknown option '--form', did you mean '--format'?"),
         (["report", "a", "b"], "unexpected argument 'b'"),
-        (["compare", "a"], "required: B"),
+        (["compare"], "required: A"),
         (["explain", "--zzz"], "unknown option '--zzz'; see: holdfast explain --help"),
     ],
 )
