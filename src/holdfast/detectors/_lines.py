@@ -203,7 +203,7 @@ def read_look(event: Event) -> Look | None:
 
 def read_times(data: Mapping[str, Any]) -> Times:
     """Parse step times; like all below, raises where something is missing."""
-    given = {name: float(value) for name, value in data["times"].items()}
+    given = {name: float(value) for name, value in dict(data["times"]).items()}
     return Times(busier=bool(given.pop("busier")), **given)
 
 

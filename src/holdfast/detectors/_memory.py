@@ -137,8 +137,8 @@ class MemoryDetector(Detector):
 
 def place_of(data: Mapping[str, Any]) -> str:
     """``file:line``, or the part of it that is known."""
-    file, line = data.get("file") or "", data.get("line") or 0
-    return place_words(file, line) if file and line else str(file)
+    file, line = str(data.get("file") or ""), data.get("line")
+    return place_words(file, line) if file and isinstance(line, int) and line else file
 
 
 def at(data: Mapping[str, Any]) -> str:
