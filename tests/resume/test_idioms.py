@@ -114,6 +114,7 @@ for epoch in range(4):
     + STEP
     + """
     print(epoch, loss.item())
+print(noise.cache_info(), rows.cache_info(), Made.draw.cache_info())
 told(model)
 """,
     "local": "import threading\n"

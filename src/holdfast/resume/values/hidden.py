@@ -6,6 +6,7 @@ calling the cached function with its own code set aside, oldest entry first.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import gc
@@ -28,6 +29,8 @@ COUNTED = (itertools.count, *_LISTED)
 """Iterators whose place can be read and set."""
 _COUNT = re.compile(r"count\((-?\d+)(?:, (-?\d+))?\)")
 _LONGEST = 1 << 20
+_MOST_HITS = 10_000_000
+"""Calls of a cache that are counted up to again, a tenth of a microsecond each."""
 _MOST_ROUNDS = 1 << 26
 """That a counter is turned on; further ones are made anew."""
 _ANSWERS = "answers"
@@ -56,7 +59,12 @@ def take_cache(value: Any, path: str, take: Take) -> Node:
         ]
         for number, (args, named, result) in enumerate(entries)
     ]
-    return {KIND: "cached", "c": "cached function", "a": made, "v": taken}
+    told = value.cache_info()
+    if told.hits > _MOST_HITS:
+        text = f"has answered {told.hits:,} times, which a resumed run cannot count up to; "
+        raise RefusedError(f"{shown(path)} {text}keep its results in a dict")
+    counts = [told.hits, told.misses]
+    return {KIND: "cached", "c": "cached function", "a": made, "v": taken, "n": counts}
 
 
 def _entries(cached: Any) -> list[tuple[tuple[Any, ...], dict[str, Any], Any]] | None:
@@ -102,8 +110,13 @@ def fill_cache(live: Any, node: Node, path: str, value: Value) -> None:
             admitted.check_key(one, path)
         old = before.get(_key(given, keywords), admitted.MISSING)
         entries.append((given, keywords, value(old, result, f"{path}.result[{number}]")))
-    _fill(live, function, entries)
-    if live.cache_info().currsize != len(entries):
+    hits, misses = (int(one) for one in node["n"])
+    if not 0 <= hits <= _MOST_HITS or not len(entries) <= misses <= _MOST_HITS:
+        raise RefusedError(f"{shown(path)} was called in a way that makes no sense")
+    _fill(live, function, entries, misses - len(entries))
+    for _ in range(hits if entries else 0):
+        live(*entries[-1][0], **entries[-1][1])
+    if live.cache_info()[:2] != (hits, misses) or live.cache_info().currsize != len(entries):
         raise RefusedError(f"the cache of {shown(path)} cannot be filled in this Python")
 
 
@@ -111,8 +124,16 @@ def _key(args: Any, named: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(args), tuple(named.items())
 
 
-def _fill(cached: Any, function: Any, entries: list[tuple[list[Any], dict[str, Any], Any]]) -> None:
-    """Have the cache keep these results: the code of its function is ours for that time."""
+def _fill(
+    cached: Any,
+    function: Any,
+    entries: list[tuple[list[Any], dict[str, Any], Any]],
+    forgotten: int,
+) -> None:
+    """Have the cache keep these results: the code of its function is ours for that time.
+
+    A call that raises is counted and not kept, as those are whose results were ``forgotten``.
+    """
     answers, code = [result for _, _, result in entries], function.__code__
 
     def stand_in(*args: Any, **named: Any) -> Any:
@@ -123,6 +144,11 @@ def _fill(cached: Any, function: Any, entries: list[tuple[list[Any], dict[str, A
     function.__code__ = own.replace(co_consts=constants, co_freevars=code.co_freevars)
     try:
         cached.cache_clear()
+        waiting, answers[:] = list(answers), []
+        for _ in range(forgotten):
+            with contextlib.suppress(IndexError):
+                cached(_ANSWERS)
+        answers[:] = waiting
         for args, named, _ in entries:
             cached(*args, **named)
     finally:
