@@ -53,18 +53,8 @@ _NAMED = (
 # What writes to the outside or is registered with torch: a resumed script opens or makes it again.
 _SINKS = {
     *("tqdm", "logging", "rich", "wandb", "mlflow", "tensorboard", "tensorboardX", "matplotlib"),
-    *(
-        "csv",
-        "_csv",
-        "threading",
-        "_thread",
-        "multiprocessing",
-        "concurrent",
-        "warnings",
-        "re",
-        "typing",
-    ),
-    "functools",
+    *("csv", "_csv", "threading", "_thread", "multiprocessing", "concurrent", "warnings", "re"),
+    *("typing", "functools"),
 }
 _SINK_MODULES = (
     "torch.utils.tensorboard",
