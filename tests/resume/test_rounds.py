@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from .conftest import Bench
@@ -270,7 +272,8 @@ def test_a_loop_whose_place_is_not_known_is_refused_by_name(bench: Bench, name: 
     whole = bench.run(script, every=7)
     assert whole.code == 0, whole.err
     told = [event.data for event in whole.events if event.kind == "resumable"]
-    refusal = next((one for one in told if not one["accepted"]), {"reason": ""})
+    refusal: dict[str, Any] = {"reason": ""}
+    refusal = dict(next((one for one in told if not one["accepted"]), refusal))
     assert reason in refusal["reason"], told
     if line:
         assert line in script.read_text().splitlines()[refusal["line"] - 1]
