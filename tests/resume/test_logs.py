@@ -128,6 +128,31 @@ def test_what_is_cut_off_is_kept_and_other_files_are_left_alone(bench: Bench) ->
     assert mine.read_text() == "never opened by the script\n"
 
 
+def test_a_forged_checkpoint_writes_no_file_that_the_script_only_reads(bench: Bench) -> None:
+    mine = bench.folder / "settings.json"
+    mine.write_text("[1, 2]")
+    script = bench.script(
+        MADE
+        + """
+for epoch in range(4):
+    for x, y in train:"""
+        + STEP
+        + """
+    with open("settings.json") as f: print(f.read())
+print(loss.item())
+"""
+    )
+    whole = bench.run(script, every=4)
+    for contents in (b"forged", None):
+        tree, _ = load(whole.checkpoints[-2])
+        tree["resume"]["outputs"].append([str(mine), 3, contents])
+        forged = bench.folder / "run1" / "checkpoints" / "forged.safetensors"
+        save(forged, *flatten(tree), {"step": 20, "resume": True})
+        resumed = bench.run(script, forged)
+        assert resumed.code == 2 and "is read and is not what it was" in resumed.err
+        assert mine.read_text() == "[1, 2]"
+
+
 def test_a_log_that_is_shorter_than_it_was_is_refused(bench: Bench) -> None:
     script = bench.script(MADE + LOGS["append_open"])
     whole = bench.run(script, every=4)

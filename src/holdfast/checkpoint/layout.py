@@ -97,6 +97,8 @@ def read_header(read: Callable[[int], bytes | bytearray], size: int) -> Header:
 
 
 def _piece(name: str, entry: Any) -> Piece:
-    start, stop = (int(at) for at in entry["data_offsets"])
-    shape = tuple(int(n) for n in entry["shape"])
+    numbers = [*entry["data_offsets"], *entry["shape"]]
+    if any(type(one) is not int for one in numbers):
+        raise ValueError(f"{name} has an offset or a size that is no whole number")
+    (start, stop), shape = entry["data_offsets"], tuple(entry["shape"])
     return Piece(name, str(entry["dtype"]), shape, stop - start, start)

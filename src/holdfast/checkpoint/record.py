@@ -128,7 +128,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
     if not isinstance(files, dict) or not isinstance(fields["tensors"], dict):
         raise ValueError("its lists make no sense")
     for name in (fields["file"], *files):
-        if not isinstance(name, str) or Path(name).name != name or "\\" in name:
+        if not isinstance(name, str) or not name or Path(name).name != name or "\\" in name:
             raise ValueError(f"it names {name!r}, which is no file beside it")
     for key in ("step", "rank", "bytes"):
         if type(fields[key]) is not int:

@@ -3,8 +3,8 @@
 A first run notes which files its script opens for writing. In a resumed one they become what they
 were at the checkpoint when the script opens them itself, so that no row comes twice: what was
 written after the checkpoint is kept in the run folder and written once more. Only a path that the
-script opens is ever touched. On the way from pass to pass what the script writes was written
-before: files that it opens take nothing in.
+script opens for writing is ever touched. On the way from pass to pass what the script writes was
+written before: files that it opens take nothing in.
 """
 
 from __future__ import annotations
@@ -152,10 +152,17 @@ class Coming:
 
     def opens(self, path: str, file: Any, mode: str, caller: FrameType) -> tuple[Any, str]:
         """The script opens a file: what to open in its place, and how."""
+        if _WRITES.isdisjoint(mode):
+            if self.here and not self._is_settled(path):
+                # A checkpoint may come from anybody: what the script only reads is not written.
+                text = (
+                    f"{path} is read and is not what it was at the checkpoint; put it back, or "
+                    "have the script write it before it reads it"
+                )
+                self._refuse(text, caller.f_code.co_filename, caller.f_lineno)
+            return file, mode
         if self.here:
             self.settle(path)
-            return file, mode
-        if _WRITES.isdisjoint(mode):
             return file, mode
         if self.under_way and os.path.isfile(path):
             return os.devnull, mode.replace("x", "w")
@@ -170,6 +177,14 @@ class Coming:
             text = f"{os.fspath(file)} is opened for writing anew; what was written is lost"
             self._refuse(text, caller.f_code.co_filename, caller.f_lineno)
         return file, mode
+
+    def _is_settled(self, path: str) -> bool:
+        """Whether a file is what it was at the checkpoint, or nothing is known of it."""
+        size, contents = self._then.get(path, (-1, None))
+        if size < 0 or not os.path.isfile(path):
+            return True
+        same = _length(path) == size
+        return same and (not isinstance(contents, bytes) or _bytes(path) == contents)
 
     def settle(self, path: str) -> None:
         """Make a file what it was, once; what is cut off is kept in the folder of the run."""
