@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,3 +145,16 @@ def test_without_a_second_run_the_one_before_is_the_reference(make_run, make_row
     assert main(["compare", str(folder / "a")]) == 2
     error = capsys.readouterr().err
     assert "no run of t.py before" in error and "holdfast compare A B" in error
+
+
+def test_nothing_is_written_through_a_link_in_the_folder_of_a_run(pair, tmp_path):
+    first, second = pair()
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    (Path(second) / "compare.html").symlink_to(mine)
+    assert main(["compare", first, second, "--format", "html"]) == 0
+    assert (Path(second) / "compare.html").read_text().startswith("<!doctype html>")
+    (Path(second) / "track").mkdir()
+    (Path(second) / "track" / "metrics.jsonl").symlink_to(mine)
+    assert main(["track", second, "--to", "json"]) in (0, 1, 2)
+    assert mine.read_text() == "mine"

@@ -6,6 +6,7 @@ import argparse
 
 from ..config import RunSettings
 from ..errors import UsageError
+from ..harmless import visible
 from ..report import plain, read_record
 from ..report.compare import (
     compare,
@@ -15,6 +16,7 @@ from ..report.compare import (
 )
 from ..report.html import overlay_page
 from ..run import Run, find_run
+from ..run.durable import replace_file
 from . import _output
 from ._parser import RUN_HELP, add_format
 
@@ -71,7 +73,11 @@ class CompareCommand:
         if args.format == "html":
             page = overlay_page(found, read_record(first), read_record(second))
             path = args.output or str(second.overlay_path)
-            _output.save(page, path)
+            if args.output:
+                _output.save(page, path)
+            else:
+                # In place of what lies there: a link in a folder from somebody else leads anywhere.
+                replace_file(second.overlay_path, visible(page).encode())
             _output.write(f"{path}\n")
         elif args.output:
             made = plain(compare_lines(found)) if args.format == "text" else compare_json(found)

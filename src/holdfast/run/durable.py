@@ -111,9 +111,9 @@ class Appender:
     def __init__(self, path: Path, keep: int | None = None) -> None:
         """Open or make ``path``; bytes beyond ``keep`` are cut off."""
         self.path = path
-        self._fd = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | BINARY, mode_in(path.parent)
-        )
+        # Not through a link: a folder from somebody else may have one to a file of the user's.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | BINARY | getattr(os, "O_NOFOLLOW", 0)
+        self._fd = os.open(path, flags, mode_in(path.parent))
         try:
             actual = os.fstat(self._fd).st_size
             self.size: int = actual if keep is None else min(keep, actual)
