@@ -197,33 +197,6 @@ class Averaging:
         )
 
 
-class SAM(optim.Optimizer):
-    """Sharpness-aware minimisation in the usual two steps."""
-
-    def __init__(self, params: Iterable[Any], base: Any = optim.SGD, rho: float = 0.05) -> None:
-        super().__init__(params, {"rho": rho, "lr": 0.05})
-        self.base = base(self.param_groups, lr=0.05, momentum=0.9)
-        self.param_groups = self.base.param_groups
-
-    @torch.no_grad()
-    def first_step(self) -> None:
-        grads = [p.grad.norm() for g in self.param_groups for p in g["params"]]
-        norm = torch.stack(grads).norm()
-        for group in self.param_groups:
-            for p in group["params"]:
-                self.state[p]["old"] = p.data.clone()
-                p.add_(p.grad * (group["rho"] / (norm + 1e-12)))
-        self.zero_grad()
-
-    @torch.no_grad()
-    def second_step(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.data = self.state[p]["old"]
-        self.base.step()
-        self.zero_grad()
-
-
 def own_state(optimizer: Any) -> dict[str, Any]:
     """What an optimizer keeps on itself, beside what ``state_dict`` has."""
     kept: dict[str, Any] = {}
