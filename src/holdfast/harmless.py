@@ -2,7 +2,8 @@
 
 A run folder may come from somebody else, and so may the text of an exception or the name of a
 module. Printed as they are, control characters write to the terminal of whoever reads a report,
-and marks that reorder text make a line read as another one.
+marks that reorder text make a line read as another one, and the log of a CI service obeys some
+lines as commands.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
+# GitHub obeys "::" at the beginning of a line, blanks or not, and "##[" anywhere; others "##vso[".
+_COMMAND = re.compile(r"^[^\S\n]*:(?=:)|##(?=\w*\[)", re.M)
 
 
 def visible(text: str) -> str:
@@ -31,4 +34,13 @@ def visible_line(text: str) -> str:
     >>> visible_line("a\r\n::error::b")
     'a⟨U+000D⟩ ::error::b'
     """
-    return visible(text.replace("\n", " "))
+    return without_commands(visible(text.replace("\n", " ")))
+
+
+def without_commands(lines: str) -> str:
+    r"""Finished lines of which the log of a CI service obeys none: a blank breaks each command.
+
+    >>> without_commands("a::b\n  ::error::c\nd ##[group]e")
+    'a::b\n  : :error::c\nd ## [group]e'
+    """
+    return _COMMAND.sub(r"\g<0> ", lines)

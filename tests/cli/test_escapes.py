@@ -18,7 +18,10 @@ from holdfast.types import Event, Finding, Severity
 
 EVIL = (
     "x\x1b]0;PWNED\x07\x1b[31m\x9b2J\x7f\r\u202eback\u2066\ud800\n::error::forged\n```\n::error::b"
+    "\n\u2003 ::set-env name=A::b\n##[add-mask]c ##vso[task]d" + " ::stop-commands::e" * 9
 )
+# What the log of a CI service obeys.
+OBEYED = re.compile(r"^\s*::|##\w*\[", re.M)
 # What a terminal acts on, and what hides or turns text around; a lone half prints as "?" at most.
 ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 EXCERPT = [[7, "before"], [8, EVIL]]
@@ -122,9 +125,9 @@ def test_nothing_a_terminal_acts_on_is_printed(words, colour, forged, capfd, mon
         assert all(row.startswith("::") for row in told.out.splitlines())
         assert "::error::" not in told.out.splitlines()
     elif "html" not in words:
-        bare = re.sub(r"^(`{3,})\w*\n.*?\n\1$", "", told.out, flags=re.S | re.M)
-        assert not re.search(r"^::", bare, flags=re.M)
-        assert "md" not in words or "::error::forged" in told.out.replace("\\", "")
+        assert not OBEYED.search(told.out)
+        assert "md" not in words or ": :error::forged" in told.out
+    assert not OBEYED.search(told.err)
 
 
 def test_live_lines_and_the_last_words_are_harmless(forged):
@@ -135,9 +138,9 @@ def test_live_lines_and_the_last_words_are_harmless(forged):
         live.show(data.findings, data.events)
         assert len(told) > 8
         harmless("".join(text.removeprefix("\r\x1b[2K") for text in told))
-        assert not any(row.startswith("::") for text in told for row in text.splitlines())
-        harmless(end_summary(forged, terminal))
-    harmless(saved_words(forged))
+        told += [end_summary(forged, terminal), saved_words(forged)]
+        assert not any(OBEYED.search(text) for text in told)
+        harmless("".join(told[-2:]))
     harmless(card_html(forged))
     live = Live(told.append, start=start_line(EVIL, EVIL, acts=True), terminal=Terminal())
     live.show([], [Event(time=0.0, rank=0, step=0, kind="policy", data={"rules": ["x: y"]})])

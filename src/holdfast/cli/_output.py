@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import UsageError
-from ..harmless import visible
+from ..harmless import visible, without_commands
 from ..report import Line, Terminal, shown
 
 
@@ -25,9 +25,12 @@ def show(lines: Sequence[Line]) -> None:
     _print(shown(lines, Terminal.of(sys.stdout)))
 
 
-def write(text: str) -> None:
-    """Print text for people or programs, without anything that a terminal would act on."""
-    _print(visible(text))
+def write(text: str, *, commands: bool = False) -> None:
+    """Print text for people or programs, without anything that a terminal would act on.
+
+    The log of a CI service obeys only ``commands``: those that we make for it.
+    """
+    _print(visible(text) if commands else without_commands(visible(text)))
 
 
 def _print(text: str) -> None:
@@ -38,12 +41,12 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def give(text: str, path: str | None) -> None:
+def give(text: str, path: str | None, *, commands: bool = False) -> None:
     """Write text to the file the user named, or print it."""
     if path:
         save(text, path)
     else:
-        write(text)
+        write(text, commands=commands)
 
 
 def save(text: str, path: str) -> None:

@@ -57,7 +57,7 @@ class CheckCommand:
         if args.format == "json":
             _output.give(check_json(replayed), args.output)
         elif args.format == "github":
-            _output.give(github_text(*told), args.output)
+            _output.give(github_text(*told), args.output, commands=True)
         elif args.format == "sarif":
             _output.give(sarif_text(*told, among), args.output)
         elif args.output:

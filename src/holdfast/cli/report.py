@@ -62,7 +62,8 @@ class ReportCommand:
             return self._page(run, args.format, args.output)
         summary = summarize(run)
         if args.format != "text":
-            _output.give(_for_programs(summary, args.format), args.output)
+            made = _for_programs(summary, args.format)
+            _output.give(made, args.output, commands=args.format == "github")
         elif args.output:
             _output.save(plain(report_lines(summary)), args.output)
         else:

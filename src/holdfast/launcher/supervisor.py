@@ -31,7 +31,7 @@ from ..boot import (
 )
 from ..config import Settings
 from ..errors import UsageError
-from ..harmless import visible
+from ..harmless import visible, without_commands
 from ..run import Run
 from ..run.resumption import RESUMED_FROM
 from ..types import Finding
@@ -228,8 +228,8 @@ def leave_like(status: int) -> int:
 
 
 def say(line: str) -> None:
-    """Write a line at once, without anything that a terminal would act on."""
-    put(visible(line))
+    """Write a line at once, without anything that a terminal or a log would act on."""
+    put(without_commands(visible(line)))
 
 
 def put(line: str) -> None:

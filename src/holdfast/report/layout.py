@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from ..harmless import visible_line
+from ..harmless import visible_line, without_commands
 from .terminal import NORMAL, Terminal
 from .words import NBSP
 
@@ -74,12 +74,14 @@ def diff_lines(diff: str, indent: int) -> list[Line]:
 
 def plain(lines: Iterable[Line]) -> str:
     """The lines without colours, each ending in a newline."""
-    return "".join("".join(_text(span) for span in one).rstrip() + "\n" for one in lines)
+    rows = ("".join(_text(span) for span in one) for one in lines)
+    return "".join(without_commands(row).rstrip() + "\n" for row in rows)
 
 
 def painted(lines: Iterable[Line], *, links: bool = False) -> str:
     """The lines with terminal colours; with ``links``, paths that exist can be clicked."""
-    return "".join("".join(_painted(span, links) for span in one) + "\n" for one in lines)
+    rows = ("".join(_painted(span, links) for span in one) for one in lines)
+    return "".join(without_commands(row) + "\n" for row in rows)
 
 
 def shown(lines: Iterable[Line], terminal: Terminal) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..harmless import visible
+from ..harmless import visible, without_commands
 from . import words
 from .cause import STAT_COLUMNS, Cause, cause_of, title_of
 from .crash import VALUE_COLUMNS, CrashDetails, crash_of
@@ -29,7 +29,7 @@ def markdown(record: Record) -> str:
     """The whole report."""
     parts = (_verdict, _findings, _ranks, _saved, _layers, _curves, _rest)
     blocks = [block for part in parts for block in part(record)]
-    return "\n\n".join(blocks) + "\n"
+    return without_commands("\n\n".join(blocks) + "\n")
 
 
 def _verdict(record: Record) -> Iterator[str]:
@@ -203,8 +203,7 @@ def text(value: str) -> str:
     'a\\\\_b \\\\<c\\\\> @&#8203;all'
     """
     plain = " ".join(words.clip(visible(value), _LONGEST).replace(words.NBSP, " ").split())
-    # A log of a GitHub workflow takes a line that begins so for a command.
-    plain = _SPECIAL.sub(r"\\\1", re.sub(r"^::", r"\::", plain))
+    plain = _SPECIAL.sub(r"\\\1", plain)
     return re.sub(r"@(?=\w)", "@&#8203;", plain)
 
 
