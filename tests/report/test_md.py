@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import html
 import re
 
 import pytest
+from markdown_it import MarkdownIt
 
 from holdfast.report import report_md
 from holdfast.report.markdown import (
@@ -74,6 +76,22 @@ def test_nothing_a_user_wrote_is_markup(incident, incident_cause):
     assert "@team" not in bare and "@&#8203;team" in bare
     assert not re.findall(r"^# e", bare, re.M)
     assert not re.findall(r"(?<!\\)\]\(", bare)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    ["a &commat;all &amp; &lt;b&gt; x&y", "GH-1 gh-22 a_GH-3", "see #12, o/r#3",
+     "@name me@a.org o/r@1a2b3c4", "https://a.org/b_c x_http://c ftp://a HTTP://B www.a.org",
+     "mailto:a@b xmpp:c", "t.py:100: x :smile: :+1:",
+     "- a", "+ b", "1. c", "2) d", "---", "===", "# e", "![p](q)", "-0.5", "$x$ ~~y~~ a_b *c*"],
+)  # fmt: skip
+def test_github_shows_the_text_and_nothing_live(shown):
+    page = MarkdownIt("commonmark").render(f"before\n\n{text(shown)}\n")
+    tags = re.findall(r"<(\w+)", page)
+    seen = html.unescape(re.sub(r"<[^>]*>", "", page)).removeprefix("before\n").strip()
+    assert tags == ["p", "p"] and seen.replace("\u200b", "") == shown
+    live = r"@\w|#\d|gh-\d|\w://|mailto:a|xmpp:c|www\.|:100:|:smile:|:\+1:"
+    assert not re.search(live, seen, re.IGNORECASE)
 
 
 def test_pieces():

@@ -20,8 +20,16 @@ from .restarts import restart_line
 from .updates import updates_of
 from .verdict import verdict_of
 
-# In an issue @name notifies, #number links and * is markup.
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
+# At its beginning a text may become a list, a heading or a rule.
+_START = re.compile(r"^(\d*)([-+=.)])(?=[\s=-]|$)")
+# In an issue @name notifies, #1 and GH-1 link, addresses can be clicked and :100: is a picture.
+# GitHub looks for these in the text as shown, so that only an invisible space between helps.
+_LIVE = re.compile(
+    r"@(?=\w)|#(?=\d)|(?<![^\W_])gh-(?=\d)|(?:https?|ftp|mailto|xmpp):(?=\S)|www(?=\.)"
+    r"|:(?=(?:[a-z+-][\w+-]*|100|1234):)",
+    re.IGNORECASE,
+)
 _LONGEST = 1200
 
 
@@ -163,7 +171,8 @@ def _curves(record: Record) -> Iterator[str]:
     """What the plots of the page show, in words."""
     charts = list(plots_of(record.courses[0], loss=True)) if record.courses else []
     if charts:
-        yield "## Curves" + (f", {record.courses[0].lane.lane}" if len(record.lanes) > 1 else "")
+        lane = text(record.courses[0].lane.lane)
+        yield "## Curves" + (f", {lane}" if len(record.lanes) > 1 else "")
         yield "\n".join(f"- {chart.title}: {text(chart.caption)}" for chart in charts)
 
 
@@ -203,8 +212,8 @@ def text(value: str) -> str:
     'a\\\\_b \\\\<c\\\\> @&#8203;all'
     """
     plain = " ".join(words.clip(visible(value), _LONGEST).replace(words.NBSP, " ").split())
-    plain = _SPECIAL.sub(r"\\\1", plain)
-    return re.sub(r"@(?=\w)", "@&#8203;", plain)
+    plain = _START.sub(r"\1\\\2", _SPECIAL.sub(r"\\\1", plain))
+    return _LIVE.sub(r"\g<0>&#8203;", plain)
 
 
 def code(value: str) -> str:
