@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 MODELS = ROOT / "models" / "src"
 
-BASE = "types errors harmless config run"
+BASE = "types errors harmless regular_files config run"
 JUDGING = f"{BASE} plugins suspicion detectors policy report redaction"
 MEASURING = f"{BASE} probes checkpoint actions diagnosis resume recovery guard"
 SPINE = f"{JUDGING} {MEASURING} launcher boot boot.__init__ watching torch_version"
@@ -29,11 +29,12 @@ MAY_IMPORT = {
     "errors": "",
     "plugins": "",
     "harmless": "",
+    "regular_files": "",
     "redaction": "",
     "torch_version": "errors",
     "shards": "",  # torch, and nothing of ours
-    "config": "types errors",
-    "run": "types errors redaction",
+    "config": "types errors regular_files",
+    "run": "types errors regular_files redaction",
     # the judging side: no torch
     "suspicion": "",  # what recovery, too, judges with
     "detectors": f"{BASE} plugins suspicion",

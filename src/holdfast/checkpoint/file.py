@@ -46,6 +46,7 @@ from holdfast.checkpoint.record import (
 )
 from holdfast.checkpoint.tree import form, paths
 from holdfast.errors import CheckpointError
+from holdfast.regular_files import open_regular
 from holdfast.run.durable import TEMPORARY, opener, replace_file, sync_folder
 
 __all__ = ["Written", "file_name", "load", "save", "verify"]
@@ -105,7 +106,7 @@ def load(
         with or_damaged(data):
             return load_folder(data, device=device)
     try:
-        with data.open("rb") as file:
+        with open_regular(data) as file:
             content = stream.read(file, fields["bytes"])
     except OSError as error:
         raise unreadable(data, error) from error

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.errors import CheckpointError, DamagedCheckpointError
+from holdfast.regular_files import open_regular, remedy
 from holdfast.run import decode, encode
 
 FORMAT = 1
@@ -44,7 +45,7 @@ FOLDER_NAME = re.compile(rf"step-(?P<step>\d{{10,}})(?:{re.escape(SECOND)})?")
 _CHUNK = 4 << 20
 _BLANK = "0" * 64
 # Bytes of a record: a model of 100,000 tensors has 10 MB.
-_LARGEST = 64 << 20
+LARGEST = 64 << 20
 _OWN_DIGEST = re.compile(rb'  "record": "([0-9a-f]{64})"\n\}\n')
 
 
@@ -150,8 +151,8 @@ def read_record(path: Path) -> dict[str, Any]:
     """Read the record of a checkpoint, given by either of its files."""
     record = record_path(path)
     try:
-        with record.open("rb") as file:
-            data = file.read(_LARGEST + 1)
+        with open_regular(record) as file:
+            data = file.read(LARGEST + 1)
     except FileNotFoundError as error:
         if path != record and path.exists():
             raise damaged(
@@ -163,12 +164,11 @@ def read_record(path: Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise CheckpointError(
-            f"cannot read {record.name}: {error.strerror}, in {record.parent}; "
-            "check the permissions"
+            f"cannot read {record.name}: {error.strerror}, in {record.parent}; {remedy(error)}"
         ) from error
     try:
-        if len(data) > _LARGEST:
-            raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
+        if len(data) > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
         fields = decode_record(data)
     except ValueError as error:
         raise damaged(record, str(error)) from error
@@ -190,7 +190,7 @@ def verify(path: str | Path) -> None:
         _verify_files(data, fields)
         return
     try:
-        with data.open("rb") as file:
+        with open_regular(data) as file:
             found = digest(file)
     except OSError as error:
         raise unreadable(data, error) from error
@@ -262,7 +262,7 @@ def _verify_files(folder: Path, fields: Mapping[str, Any]) -> None:
     for name, found in places.items():
         rank = int(fields["files"][name]["rank"])
         try:
-            with (folder / name).open("rb") as file:
+            with open_regular(folder / name) as file:
                 for begin, end, sha256, what in sorted(found):
                     file.seek(begin)
                     if digest(file, end - begin) != sha256:
@@ -284,7 +284,7 @@ def damaged(path: Path, why: str) -> DamagedCheckpointError:
 def unreadable(path: Path, error: OSError) -> CheckpointError:
     """The error for a file the system does not let us read."""
     return CheckpointError(
-        f"cannot read {path.name}: {error.strerror}, in {path.parent}; check the permissions"
+        f"cannot read {path.name}: {error.strerror}, in {path.parent}; {remedy(error)}"
     )
 
 

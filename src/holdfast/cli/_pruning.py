@@ -16,6 +16,7 @@ from ..checkpoint.record import record_path
 from ..checkpoint.store import FOLDER, CheckpointStore, Entry
 from ..config import RunSettings
 from ..errors import RunFolderError, UsageError
+from ..regular_files import open_regular
 from ..report import Line
 from ..report.layout import Span, line
 from ..report.run_list import FoundRun, found_runs, size_of
@@ -188,7 +189,7 @@ def _contents(one: FoundRun, left: list[Path]) -> Iterator[Path]:
 def _is_ours(path: Path) -> bool:
     """Whether a file with a name as ours have them begins as ours do."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if path.name.startswith("ring."):
                 return True
             if ".bin" in path.suffixes:

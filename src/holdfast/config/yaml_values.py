@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import SettingsError
+from holdfast.regular_files import read_regular
 
 if TYPE_CHECKING:
     import yaml
@@ -40,15 +41,21 @@ _SIMPLE: dict[str, Callable[[str], Any]] = {
 }
 
 
+# A file of settings has some hundred lines.
+_LARGEST = 16 << 20
+
+
 def read(path: Path) -> Any:
     """What the file holds, None if it is empty; one ``SettingsError`` for all that can fail."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path, _LARGEST).decode("utf-8-sig")
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
         raise SettingsError(f"{path}: {reason}; check the path of the settings file") from None
-    except ValueError:
+    except UnicodeDecodeError:
         raise SettingsError(f"{path}: not UTF-8 text; is it a settings file?") from None
+    except ValueError as error:
+        raise SettingsError(f"{path}: {error}; is it a settings file?") from None
     try:
         return parse(text)
     except ValueError as error:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+LARGEST = 64 << 20
+"""Bytes of a file that is handed over."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Point:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..run import Run, encode
-from ..run.durable import Appender, replace_file
+from ..run.durable import Appender, opener, replace_file
 from ..run.jsonl import line, read_lines
 from .base import About, Ending, Note, Point
 
@@ -61,7 +61,8 @@ class JsonLinesSink:
             self._notes.append(b"".join(map(line, told)))
             self._own["notes"] = self._notes.size
         if {key for row in rows for key in row} <= set(self._columns):
-            with (self._folder / "metrics.csv").open("a", encoding="utf-8", newline="") as file:
+            path = self._folder / "metrics.csv"
+            with open(path, "a", encoding="utf-8", newline="", opener=opener) as file:
                 csv.DictWriter(file, self._columns, restval="").writerows(rows)
         else:
             self._write_table()

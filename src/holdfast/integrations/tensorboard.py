@@ -20,8 +20,9 @@ from tensorboard.compat.proto import (
 )
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from ..regular_files import read_regular
 from ..run import Run
-from .base import About, Ending, Note, Point
+from .base import LARGEST, About, Ending, Note, Point
 
 # Made while they are imported: no type checker knows what these modules hold.
 _events: Any = event_pb2
@@ -108,7 +109,7 @@ def _table(values: Mapping[str, str]) -> str:
 
 def _picture(path: Path) -> Any:
     """A PNG as it is; its header has the size."""
-    data = path.read_bytes()
+    data = read_regular(path, LARGEST)
     if data[:8] != _PNG or len(data) < 24:
         return None
     width, height = struct.unpack(">II", data[16:24])

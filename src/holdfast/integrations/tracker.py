@@ -8,6 +8,7 @@ behind it. Only the first rank is followed; the others record the same numbers.
 from __future__ import annotations
 
 import dataclasses
+import stat
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -36,11 +37,10 @@ from ._reading import (
     note_of,
     points_of,
 )
-from .base import Ending, Note, Point, Progress, Sink
+from .base import LARGEST, Ending, Note, Point, Progress, Sink
 
 _PICTURES = {".png", ".svg", ".pdf", ".jpg"}
 _FILES = {".csv", *_PICTURES}
-_LARGEST = 64 << 20  # bytes of a file that is handed over
 
 
 class Tracker:
@@ -239,9 +239,11 @@ def _files(folder: Path) -> Iterable[Path]:
     for path in folder.rglob("*"):
         own = path.relative_to(folder).parts[0]
         wanted = path in named or path.suffix in _FILES
-        if own in ("checkpoints", "tensorboard") or not wanted or not path.is_file():
+        if own in ("checkpoints", "tensorboard") or not wanted:
             continue
-        if path.stat().st_size <= _LARGEST:
+        # What a link leads to is not of this run, and might be anything that the user may read.
+        about = path.lstat()
+        if stat.S_ISREG(about.st_mode) and about.st_size <= LARGEST:
             yield path
 
 

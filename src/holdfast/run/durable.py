@@ -10,6 +10,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from holdfast.regular_files import NO_LINK, descriptor
+
 TEMPORARY = ".tmp"
 """How the name of a half-written file ends; such a file is never read."""
 
@@ -51,8 +53,8 @@ def make_folder(path: Path, *, exist_ok: bool = True) -> None:
 
 
 def opener(path: str, flags: int) -> int:
-    """For ``open``: a new file gets the permissions of its run."""
-    return os.open(path, flags, mode_in(Path(path).parent))
+    """For ``open``: a new file gets the permissions of its run; nothing goes through a link."""
+    return descriptor(path, flags | NO_LINK, mode_in(Path(path).parent))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -74,7 +76,9 @@ def replace_file(
     temp = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         allowed = mode_in(path.parent) if mode is None else mode
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, allowed)
+        with contextlib.suppress(FileNotFoundError):
+            temp.unlink()  # what a process of the same id left, or a link that somebody laid there
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, allowed)
         try:
             for part in parts:
                 _write_all(fd, part)
@@ -111,9 +115,8 @@ class Appender:
     def __init__(self, path: Path, keep: int | None = None) -> None:
         """Open or make ``path``; bytes beyond ``keep`` are cut off."""
         self.path = path
-        # Not through a link: a folder from somebody else may have one to a file of the user's.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | BINARY | getattr(os, "O_NOFOLLOW", 0)
-        self._fd = os.open(path, flags, mode_in(path.parent))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINK
+        self._fd = descriptor(path, flags, mode_in(path.parent))
         try:
             actual = os.fstat(self._fd).st_size
             self.size: int = actual if keep is None else min(keep, actual)

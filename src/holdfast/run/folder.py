@@ -26,6 +26,7 @@ import psutil
 
 from holdfast.errors import RunFolderError, UnwritableFolderError
 from holdfast.redaction import hide_known_in
+from holdfast.regular_files import open_regular, read_regular, remedy
 from holdfast.run import jsonl
 from holdfast.run.checked import meta_of
 from holdfast.run.durable import (
@@ -333,7 +334,7 @@ class Run:
                 if match["ring"]:
                     full = path.stat().st_size > 0 and _ring_has_rows(path)
                 elif match["segment"]:
-                    with path.open("rb") as file:
+                    with open_regular(path) as file:
                         full = read_header(file, path).rows > 0
                 else:
                     full = match["name"] == "findings" and path.stat().st_size > 0
@@ -399,7 +400,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise RunFolderError(
-            f"cannot read {META}: {error.strerror}, in {path}; check the permissions"
+            f"cannot read {META}: {error.strerror}, in {path}; {remedy(error)}"
         ) from error
     except ValueError as error:
         raise RunFolderError(
@@ -444,7 +445,7 @@ def ignore_runs(root: Path) -> None:
 def _remove_folders(paths: tuple[Path, ...]) -> None:
     with contextlib.suppress(OSError):  # rmdir refuses a folder that holds anything
         for path in paths:
-            ignored = os.listdir(path) == [_IGNORE] and (path / _IGNORE).read_bytes() == _ALL
+            ignored = os.listdir(path) == [_IGNORE] and read_regular(path / _IGNORE, 99) == _ALL
             if ignored:
                 (path / _IGNORE).unlink()
             try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from holdfast.errors import RunFolderError
+from holdfast.regular_files import open_regular, remedy
 from holdfast.run import jsonl
 from holdfast.run.checked import event_of, finding_of
 from holdfast.run.folder import Run, rank_of
@@ -52,8 +53,7 @@ def glance_at(run: Run, lane: str, kinds: Collection[str]) -> Glance:
         findings = _good(jsonl.read_lines(run.stream_path("findings", lane)).objects, finding_of)
     except OSError as error:
         raise RunFolderError(
-            f"cannot read {error.filename}: {error.strerror}, in {run.path}; "
-            "check the permissions of the run folder"
+            f"cannot read {error.filename}: {error.strerror}, in {run.path}; {remedy(error)}"
         ) from error
     return _glance(lane, ends, events, findings)
 
@@ -92,7 +92,7 @@ def _ends(run: Run, lane: str) -> list[Rows]:
     paths = run.table_paths("steps", lane)
     for ordered, last in ((paths, False), (reversed(paths), True)):
         for path in ordered:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 segment = read_header(file, path)
                 if segment.rows:
                     at = segment.rows - 1 if last else 0

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.errors import RunFolderError
+from holdfast.regular_files import open_regular, read_regular, remedy
 
 LONGEST = 16 << 20
 """Bytes of a line or an object at most; ours are a thousand times shorter."""
@@ -104,7 +105,7 @@ def whole_lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator
     """
     left = float("inf") if stop is None else stop - start
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(start)
             while (text := file.readline(int(min(LONGEST + 1, left)))).endswith(b"\n"):
                 left -= len(text)
@@ -113,8 +114,7 @@ def whole_lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator
         return
     except OSError as error:
         raise RunFolderError(
-            f"cannot read {path.name}: {error.strerror}, in {path.parent}; "
-            "check the permissions of the run folder"
+            f"cannot read {path.name}: {error.strerror}, in {path.parent}; {remedy(error)}"
         ) from error
     if len(text) > LONGEST:
         raise RunFolderError(
@@ -125,11 +125,7 @@ def whole_lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object; may raise ``OSError`` and ``ValueError``."""
-    with path.open("rb") as file:
-        text = file.read(LONGEST + 1)
-    if len(text) > LONGEST:
-        raise ValueError(f"larger than {LONGEST >> 20} MiB")
-    return decode(text)
+    return decode(read_regular(path, LONGEST))
 
 
 def _plain(value: Any) -> Any:

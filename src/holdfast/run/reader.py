@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 
 from holdfast.errors import RunFolderError
+from holdfast.regular_files import open_regular, remedy
 from holdfast.run import jsonl
 from holdfast.run.checked import batch_of, event_of, finding_of
 from holdfast.run.folder import Run, rank_of
@@ -155,7 +156,7 @@ class LaneReader:
             except OSError as error:
                 raise RunFolderError(
                     f"cannot read {error.filename}: {error.strerror}, in {self.run.path}; "
-                    "check the permissions of the run folder"
+                    f"{remedy(error)}"
                 ) from error
         raise RunFolderError(
             f"the files of lane {self.lane} changed {_TRIES} times while being read, in "
@@ -213,7 +214,7 @@ class LaneReader:
         if ring.mark is not None:
             marked, marked_rows = ring.mark.tables.get(name, (-1, 0))
         for path in self.run.table_paths(name, self.lane):
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 segment = read_header(file, path)
                 if marked is not None:
                     if segment.number > marked:

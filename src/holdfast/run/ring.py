@@ -41,7 +41,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.errors import RunFolderError
-from holdfast.run.durable import BINARY, TEMPORARY, mode_in
+from holdfast.regular_files import NO_LINK, descriptor, remedy
+from holdfast.run.durable import TEMPORARY, mode_in
 from holdfast.run.process import PACKED_SIZE, ProcessMark
 
 CAPACITY = 8 * 1024 * 1024
@@ -106,7 +107,8 @@ class Ring:
         try:
             if path.exists() and path.stat().st_size:
                 raise FileExistsError(errno.EEXIST, "there is a ring already")
-            fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_TRUNC | BINARY, mode_in(path.parent))
+            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | NO_LINK
+            fd = descriptor(temp, flags, mode_in(path.parent))
             try:
                 _reserve(fd, HEADER + capacity)
                 mapping = mmap.mmap(fd, HEADER + capacity)
@@ -135,7 +137,7 @@ class Ring:
         """
         access = mmap.ACCESS_READ if readonly else mmap.ACCESS_WRITE
         try:
-            fd = os.open(path, (os.O_RDONLY if readonly else os.O_RDWR) | BINARY)
+            fd = descriptor(path, os.O_RDONLY if readonly else os.O_RDWR)
             try:
                 size = os.fstat(fd).st_size
                 if size <= HEADER:
@@ -146,7 +148,7 @@ class Ring:
         except OSError as error:
             raise RunFolderError(
                 f"cannot open the ring {path.name}: {error.strerror}, in {path.parent}; "
-                "check that the run folder is whole and readable"
+                f"{remedy(error, 'check that the run folder is whole and readable')}"
             ) from error
         magic, version, header, capacity, _, owner = _STATIC.unpack_from(mapping, 0)
         fault = ""

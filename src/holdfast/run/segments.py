@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections import deque
 
+from holdfast.regular_files import open_regular
 from holdfast.run import thinning
 from holdfast.run.durable import Appender
 from holdfast.run.folder import Run
@@ -140,7 +141,7 @@ class SegmentedTable:
     def _recover(self, mark: tuple[int, int] | None) -> None:
         covered = -1
         for path in self._run.table_paths(self.name, self._lane):
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 segment = read_header(file, path)
             if segment.number <= covered or (mark is not None and segment.number > mark[0]):
                 path.unlink()

@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, Self, cast
 import numpy as np
 
 from holdfast.errors import RunFolderError
+from holdfast.regular_files import open_regular
 from holdfast.run import jsonl
 from holdfast.run.durable import replace_file
 
@@ -236,7 +237,7 @@ def _plausible(rows: Rows) -> Rows:
 
 def load_segment(path: Path) -> tuple[Segment, Rows]:
     """Read a whole segment, header and rows from the same file even if it is replaced."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         segment = read_header(file, path)
         return segment, read_rows(file, segment)
 

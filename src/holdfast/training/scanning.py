@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import math
 import os
 import re
@@ -30,8 +29,10 @@ from typing import Any
 
 from ..checkpoint.store import FOLDER, CheckpointStore
 from ..errors import RunFolderError, UsageError
-from ..run import Run, encode
-from ..run.durable import replace_file
+from ..regular_files import read_regular
+from ..run import Run, decode, encode
+from ..run.durable import opener, replace_file
+from ..run.jsonl import LONGEST
 from .scan_table import Row, read_row, write_csv
 
 PLAN, TABLE = "scan.json", "scan.csv"
@@ -105,7 +106,7 @@ class Scan:
     def open(cls, folder: Path) -> Scan:
         """The scan in a folder; ``UsageError`` where there is none."""
         try:
-            plan: dict[str, Any] = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+            plan: dict[str, Any] = decode(read_regular(folder / PLAN, LONGEST))
             made = [Combination(**one) for one in plan["combinations"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(
@@ -236,7 +237,7 @@ def _start(
     # A group of its own: Ctrl-C comes once, from us, and is not taken for a second one.
     if jobs == 1:
         return subprocess.Popen(words, process_group=0)
-    with (scan.folder / f"{one.name}.log").open("ab") as log:
+    with open(scan.folder / f"{one.name}.log", "ab", opener=opener) as log:
         return subprocess.Popen(
             words, process_group=0, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )

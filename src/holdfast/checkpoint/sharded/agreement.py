@@ -21,8 +21,9 @@ from typing import Any
 from torch import distributed
 
 from ...errors import CheckpointError
+from ...regular_files import read_regular
 from ...run.durable import TEMPORARY
-from ..record import decode_record, folder_name
+from ..record import LARGEST, decode_record, folder_name
 from .index import part_name
 
 PATIENCE = 60.0
@@ -156,7 +157,7 @@ class Save:
         while True:
             for rank in range(self.ranks.world):
                 if rank not in parts and (temporary / part_name(rank)).exists():
-                    parts[rank] = decode_record((temporary / part_name(rank)).read_bytes())
+                    parts[rank] = decode_record(read_regular(temporary / part_name(rank), LARGEST))
             missing = [rank for rank in range(self.ranks.world) if rank not in parts]
             if not missing:
                 return [parts[rank] for rank in sorted(parts)]

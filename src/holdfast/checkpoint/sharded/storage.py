@@ -43,6 +43,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from ...errors import CheckpointError
+from ...regular_files import open_regular
 from ...run.durable import TEMPORARY, make_folder, opener, sync_folder
 from .. import layout
 from ..record import changed, damaged, read_record, unreadable
@@ -375,7 +376,7 @@ class FolderReader(StorageReader):
             raise damaged(self.folder, f"{what} has no place in {name}")
         data = bytearray(end - begin)
         try:
-            with (self.folder / name).open("rb") as file:
+            with open_regular(self.folder / name) as file:
                 file.seek(begin)
                 file.readinto(data)
         except FileNotFoundError as error:

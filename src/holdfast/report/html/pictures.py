@@ -14,6 +14,7 @@ import zlib
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from ...regular_files import read_regular
 from .. import words
 from .elements import Html, tag
 
@@ -104,7 +105,7 @@ def _read(folder: Path, name: str, most: int) -> bytes | None:
         path = folder / name
         if path.is_symlink() or not path.is_file() or path.stat().st_size > most:
             return None
-        return path.read_bytes()
+        return read_regular(path, most)
     except (OSError, ValueError):  # gone meanwhile, not ours to read, or no name at all
         return None
 
