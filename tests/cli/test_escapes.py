@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -151,3 +152,35 @@ def harmless(text: str) -> None:
     """Only our own colours are escapes."""
     found = ACTS.search(re.sub(r"\x1b\[[\d;]+m(?!\x1b)([^\x1b]*)\x1b\[0m", r"\1", text))
     assert found is None, text[max(0, found.start() - 60) : found.end() + 60]
+
+
+HUGE = 300_000
+LONG = {"text": f"begin {'word ' * (HUGE // 5)}end", "one word": f"begin{'x' * HUGE}end"}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_nobody_has_to_read_megabytes(text, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_PLUGINS", "none")
+    run = Run.create(tmp_path / "run", {"script": "train.py"})
+    run.update_meta(status="finished", exit_code=1)
+    evidence = {"headline": text, "diff": "+a\n" * 99, "traceback": text, "frames": [],
+                "cause": CAUSE | {"code": text, "op": text, "excerpt": [[8, text]]}}  # fmt: skip
+    writer = LaneWriter(run, "r0")
+    writer.write_findings(
+        [dataclasses.replace(FINDING, message=text, advice=text, name=text, evidence=evidence)]
+    )
+    whys = [{"where": f"{i}", "error": text} for i in range(3)] + [{"error": i} for i in range(90)]
+    writer.write_events(
+        [Event(time=1.0, rank=0, step=3, kind="holdfast_error", data=data) for data in whys]
+    )
+    writer.close()
+    for form in ("text", "md", "github"):
+        assert main(["report", str(run.path), "--format", form]) == 0
+        told = capsys.readouterr().out.replace("\\", "")
+        assert len(told) < 90_000 and "characters more: holdfast report --format json)" in told
+        assert "begin" in told and "end" in told
+        assert form == "github" or "53 more: holdfast report --format json" in told
+        assert form == "github" or "59 lines more: holdfast report --format json" in told
+    assert len(end_summary(run)) < 70_000
+    assert main(["report", str(run.path), "--format", "json"]) == 0
+    assert text in capsys.readouterr().out

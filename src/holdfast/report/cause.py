@@ -161,7 +161,7 @@ def cause_of(finding: Finding) -> Cause | None:
         headline=headline,
         file=file,
         line=line,
-        diff=_cut(diff),
+        diff=_cut(diff) + _more(diff),
         function=_text(data.get("function")),
         module=_text(data.get("module")),
         library=_text(data.get("library")),
@@ -234,6 +234,11 @@ def _place(file: str, line: int) -> str:
 
 def _cut(text: str) -> str:
     return "\n".join(words.clip(line.rstrip(), _LINE) for line in text.splitlines()[:_LINES])
+
+
+def _more(diff: str) -> str:
+    over = len(diff.splitlines()) - _LINES
+    return f"\n… {words.plural(over, 'line')} more: holdfast report --format json" * (over > 0)
 
 
 def _text(value: object) -> str:

@@ -10,7 +10,7 @@ from ..harmless import visible
 from ..types import Finding, Severity
 from .code_places import place_of
 from .ending import Ending
-from .words import NBSP
+from .words import NBSP, shortened
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
@@ -34,7 +34,8 @@ def _annotation(finding: Finding, meta: Mapping[str, Any], root: Path) -> str:
     file, line = place_of(finding, meta, root)
     about = {"file": file, "line": str(line) if line else ""}
     about["title"] = f"{finding.code} {finding.name.replace('_', ' ')}"
-    text = f"{finding.message}\n{finding.advice}\nMore: holdfast explain {finding.code}"
+    told = f"{shortened(finding.message)}\n{shortened(finding.advice)}"
+    text = f"{told}\nMore: holdfast explain {finding.code}"
     return _command(_LEVELS[finding.severity], about, text)
 
 
@@ -49,4 +50,4 @@ def _data(text: str) -> str:
 
 
 def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    return _data(shortened(text)).replace(":", "%3A").replace(",", "%2C")

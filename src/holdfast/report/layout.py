@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from ..harmless import visible_line, without_commands
 from .terminal import NORMAL, Terminal
-from .words import NBSP
+from .words import LONGEST, NBSP, shortened
 
 WIDTH = NORMAL
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -47,11 +47,15 @@ def paragraph(
 ) -> list[Line]:  # fmt: skip
     """Wrapped text behind a label; following lines start below the text, not the label.
 
+    A text that nobody would read to its end is shortened.
     Paths and names are never cut: a word that is too long stands out of the margin instead.
     """
     start = max(column, len(label) + 1 if label else 0)
     rows = textwrap.wrap(
-        text, max(20, width - indent - start), break_long_words=False, break_on_hyphens=False
+        shortened(text),
+        max(20, width - indent - start),
+        break_long_words=False,
+        break_on_hyphens=False,
     ) or [""]
     lines: list[Line] = []
     for i, row in enumerate(rows):
@@ -90,7 +94,8 @@ def shown(lines: Iterable[Line], terminal: Terminal) -> str:
 
 
 def _text(span: Span) -> str:
-    return visible_line(span.text).replace(NBSP, " ")
+    # Twice as long as a paragraph, which tells already what was left out of it.
+    return visible_line(shortened(span.text, 2 * LONGEST)).replace(NBSP, " ")
 
 
 def _painted(span: Span, links: bool) -> str:

@@ -148,7 +148,7 @@ class Live:
         """Print one line: as it is into a file, wrapped and in colour on a terminal."""
         # Asked each time: a window changes its size.
         terminal = Terminal.of(sys.stderr) if self._terminal is None else self._terminal
-        text = visible_line(text)
+        text = visible_line(words.shortened(text))
         if terminal.there:
             self._say(f"{CLEAR}{shown(fitted(text, terminal.width, style), terminal)}".rstrip("\n"))
         else:

@@ -30,7 +30,8 @@ _LIVE = re.compile(
     r"|:(?=(?:[a-z+-][\w+-]*|100|1234):)",
     re.IGNORECASE,
 )
-_LONGEST = 1200
+# Characters of a block of code or a traceback.
+_BLOCK = 20_000
 
 
 def markdown(record: Record) -> str:
@@ -194,7 +195,7 @@ def _rest(record: Record) -> Iterator[str]:
     for title, lines in notes.items():
         if lines:
             yield f"## {title}"
-            yield "\n".join(f"- {text(line)}" for line in lines[:40])
+            yield "\n".join(f"- {text(line)}" for line in words.first_notes(lines))
     yield "## The run"
     facts = environment_of(record.summary)
     yield "\n".join(f"- {label}: {_fact(label, value)}" for label, value in facts.items())
@@ -211,14 +212,14 @@ def text(value: str) -> str:
     >>> text("a_b <c> @all")
     'a\\\\_b \\\\<c\\\\> @&#8203;all'
     """
-    plain = " ".join(words.clip(visible(value), _LONGEST).replace(words.NBSP, " ").split())
+    plain = " ".join(visible(words.shortened(value)).replace(words.NBSP, " ").split())
     plain = _START.sub(r"\1\\\2", _SPECIAL.sub(r"\\\1", plain))
     return _LIVE.sub(r"\g<0>&#8203;", plain)
 
 
 def code(value: str) -> str:
     """A code span, also of text that holds backticks."""
-    plain = " ".join(visible(value).replace(words.NBSP, " ").split())
+    plain = " ".join(visible(words.shortened(value)).replace(words.NBSP, " ").split())
     ticks = "`" * (_longest_run(plain) + 1)
     pad = " " if plain.startswith("`") or plain.endswith("`") else ""
     return f"{ticks}{pad}{plain}{pad}{ticks}" if plain else ""
@@ -226,6 +227,7 @@ def code(value: str) -> str:
 
 def fence(value: str, language: str) -> str:
     """A fenced block that its content cannot close."""
+    value = words.shortened(value, _BLOCK)
     ticks = "`" * max(3, _longest_run(value) + 1)
     return f"{ticks}{language}\n{visible(value)}\n{ticks}"
 

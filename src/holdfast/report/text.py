@@ -119,9 +119,9 @@ def _told(group: FindingGroup, summary: RunSummary, width: int) -> list[Line]:
 def _gaps(summary: RunSummary, width: int) -> list[Line]:
     """What was not guarded, and what cannot be read."""
     lines: list[Line] = []
-    for note in summary.not_covered:
+    for note in words.first_notes(summary.not_covered):
         lines += paragraph(note, label="not covered", indent=2, width=width, label_style="yellow")
-    for note in summary.unreadable:
+    for note in words.first_notes(summary.unreadable):
         lines += paragraph(note, label="damaged", indent=2, width=width, label_style="red")
     return lines
 
@@ -215,7 +215,7 @@ def _notes(title: str, notes: tuple[str, ...], width: int) -> list[Line]:
     if not notes:
         return []
     lines = [line(Span(title, "bold"))]
-    for note in notes:
+    for note in words.first_notes(notes):
         lines += paragraph(note, label="-", indent=2, width=width)
     return lines
 

@@ -13,6 +13,10 @@ from typing import cast
 from ..types import Finding, Severity
 
 NBSP = "\N{NO-BREAK SPACE}"
+LONGEST = 2_000
+"""Characters of a text for people; ours are shorter, an exception can hold a whole file."""
+# Notes of one kind: of what was done, what failed, what cannot be read.
+_NOTES = 40
 # A finding of this confidence is told without a word of doubt.
 _CERTAIN = 0.95
 
@@ -153,6 +157,24 @@ def clip(text: str, limit: int) -> str:
     return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
 
 
+def shortened(text: str, limit: int = LONGEST) -> str:
+    """At most so many characters of a text, how many were left out, and where they stand.
+
+    The middle gives way: a message begins with what happened and ends with where.
+    """
+    over = len(text) - limit
+    if over <= 0:
+        return text
+    begin, end = text[: limit * 2 // 3], text[limit * 2 // 3 + over :]
+    return f"{begin} … ({number(over)} characters more: holdfast report --format json) … {end}"
+
+
+def first_notes(notes: Sequence[str]) -> list[str]:
+    """Notes to show, and as the last of them how many more there are."""
+    more = f"{number(len(notes) - _NOTES)} more: holdfast report --format json"
+    return [*notes[:_NOTES], *([more] if len(notes) > _NOTES else [])]
+
+
 def listed(names: Sequence[str]) -> str:
     """Names as one reads them aloud: ``a``, ``a and b``, ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
@@ -168,6 +190,6 @@ def capital(text: str, names: Collection[str] = ()) -> str:
     >>> capital("log of 0"), capital("inf in a.weight"), capital("head.bias is NaN")
     ('Log of 0', 'inf in a.weight', 'head.bias is NaN')
     """
-    first = text.split(" ")[0]
+    first = text.split(" ", 1)[0]
     own = not first.isalpha() or first == "inf" or first in names
     return text if own else text[:1].upper() + text[1:]

@@ -10,7 +10,10 @@ import html
 from collections.abc import Iterable
 
 from ...harmless import visible
+from ..words import shortened
 
+# Characters of one piece of text: a traceback is shorter.
+_LONGEST = 20_000
 _EMPTY = frozenset(("br", "hr", "img", "meta", "link", "wbr"))
 
 
@@ -71,7 +74,7 @@ def _piece(child: Child) -> str:
     if child is None:
         return ""
     if isinstance(child, str | int | float):
-        return html.escape(visible(str(child)), quote=False)
+        return html.escape(visible(shortened(str(child), _LONGEST)), quote=False)
     return "".join(map(_piece, child))
 
 

@@ -281,9 +281,9 @@ def _notes(record: Record) -> Html | None:
         "Processes": lane_notes(record.summary),
     }
     shown = [
-        join(tag("h3", title), tag("ul", [tag("li", words.clip(note, 600)) for note in notes[:40]]))
+        join(tag("h3", title), tag("ul", [tag("li", words.shortened(note, 600)) for note in told]))
         for title, notes in groups.items()
-        if notes
+        if (told := words.first_notes(notes))
     ]
     return _section("Worth knowing", shown, key="notes") if shown else None
 
