@@ -33,6 +33,10 @@ class Recorded:
     def __init__(self) -> None:
         self.iteration = 0
         self.events: list[Event] = []
+        self.models: list[nn.Module] = []
+
+    def known_models(self) -> list[nn.Module]:
+        return self.models
 
     def optimizers(self) -> list[Any]:
         return []
@@ -51,6 +55,7 @@ class Loop:
         self.recorded = Recorded()
         self.watch = MemoryWatch(self.recorded)  # type: ignore[arg-type]
         self.model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1))
+        self.recorded.models.append(self.model)
         self.step = 0
 
     def loss(self) -> torch.Tensor:
@@ -421,6 +426,17 @@ def test_an_evaluation_that_calls_neither_eval_nor_a_loader(loop):
         if step % 10 == 0:
             judged(loop.model)
     assert loop.found()[::2] == ("MEM004", "outs.append(model(torch.randn(8, 16)))  # judges")
+
+
+def test_a_mean_over_kept_losses_is_no_evaluation(loop):
+    losses: list[torch.Tensor] = []
+    for step in range(1, 121):
+        loss = loop.loss()
+        loop.train(loss)
+        losses.append(loss)
+        if step % 10 == 0:
+            print(f"mean loss {sum(loss * 2 for loss in losses):.3f}")
+    assert {f.code for f in loop.findings()} == {"MEM002"}
 
 
 def test_the_same_without_graphs(loop):

@@ -18,7 +18,8 @@ class EvaluationWithGraph(MemoryDetector):
 
     What it detects:
         Graphs built between ``model.eval()`` and ``model.train()``, or, where these are not called,
-        between two steps (many more nodes than a step makes), and that no later loss uses.
+        between two steps (many more nodes than a step makes, by a line that calls a model), and that
+        no later loss uses.
 
     Why it matters:
         Each graph keeps all activations of its batch, so evaluation needs as much memory as

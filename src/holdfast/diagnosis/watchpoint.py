@@ -23,8 +23,12 @@ from time import perf_counter
 from types import FrameType
 from typing import Any, Protocol
 
+from torch import nn
+
 from .dynamo import hide
 from .source.place import forget_locals, frames_from, kind_of
+
+_MODEL = nn.Module._wrapped_call_impl.__code__
 
 
 class Probe(Protocol):
@@ -45,6 +49,10 @@ class Change:
     calls: tuple[tuple[str, int, str], ...] = ()
     """File, line and function of the user's calls that led there, innermost first: from the line,
     or, where it is inside of a model, from the one that called the outermost model."""
+    model: bool = False
+    """A model was called at the line, or it is inside of one."""
+    more: int = 0
+    """By how much the line moved the value in all, where its token is a number."""
 
 
 class Watchpoint:
@@ -68,6 +76,8 @@ class Watchpoint:
         self._traced: list[FrameType] = []
         self._at: tuple[FrameType, int] | None = None
         self._events = 0
+        self._called = False
+        """A module was called since the last look."""
 
     def start(self, frame: FrameType) -> bool:
         """Begin with a frame and all its callers; False where somebody else traces."""
@@ -110,6 +120,7 @@ class Watchpoint:
 
     def _call(self, frame: FrameType, event: str, _: Any) -> Any:
         if not self.active or kind_of(frame.f_code.co_filename) != "user":
+            self._called = self._called or frame.f_code is _MODEL
             return None
         self._look(frame)
         self._at = frame, frame.f_lineno
@@ -138,31 +149,39 @@ class Watchpoint:
                 token = probe.token(self._at[0] if self._at is not None else frame)
             except Exception:  # an object of the user's that cannot be looked at just now
                 continue
-            if token != self._tokens[i]:
+            if token != (last := self._tokens[i]):
                 self._tokens[i] = token
                 if self._at is not None:
-                    self._note(i, *self._at)
+                    more = token - last if isinstance(token, int) else 0
+                    self._note(i, *self._at, more)
+        self._called = False
 
-    def _note(self, probe: int, frame: FrameType, line: int) -> None:
+    def _note(self, probe: int, frame: FrameType, line: int, more: int) -> None:
         code = frame.f_code
         known = self.changes.setdefault(probe, [])
         for change in known:
             if (change.file, change.line) == (code.co_filename, line):
                 change.count += 1
+                change.more += more
+                change.model |= self._called
                 return
-        known.append(Change(code.co_filename, line, code.co_name, calls=_calls(frame, line)))
+        calls, inside = _calls(frame, line)
+        model = self._called or inside
+        change = Change(code.co_filename, line, code.co_name, 1, calls, model, more)
+        known.append(change)
 
 
-def _calls(frame: FrameType, line: int) -> tuple[tuple[str, int, str], ...]:
-    """The user's lines that are at work, without those inside of a model that was called."""
+def _calls(frame: FrameType, line: int) -> tuple[tuple[tuple[str, int, str], ...], bool]:
+    """The user's lines at work, without those inside of a called model; whether there is one."""
     found, inside = [(frame.f_code.co_filename, line, frame.f_code.co_name)], False
+    model = False
     for at in frames_from(frame.f_back):
         file = at.f_code.co_filename
         if at.f_code.co_name == "_wrapped_call_impl" and file.endswith("module.py"):
-            inside = True
+            inside = model = True
         elif kind_of(file) == "user":
             if inside:
                 found.clear()
             found.append((file, at.f_lineno, at.f_code.co_name))
             inside = False
-    return tuple(found)
+    return tuple(found), model

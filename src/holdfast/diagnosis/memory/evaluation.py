@@ -12,7 +12,7 @@ before a loss that does not lead to them; its line is looked for where the next 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -113,10 +113,19 @@ def _leave_train_alone() -> None:
 
 
 class Evaluation:
-    """The evaluations of one process."""
+    """The evaluations of one process.
 
-    def __init__(self, record: Callable[[str, dict[str, Any]], None]) -> None:
-        self._record = record
+    Args:
+        record: takes the kind of an event and its data.
+        models: the models that are trained, as far as they are known.
+    """
+
+    def __init__(
+        self,
+        record: Callable[[str, dict[str, Any]], None],
+        models: Callable[[], Sequence[Any]] = tuple,
+    ) -> None:
+        self._record, self._models = record, models
         self._jumps = _Jumps()
         self._built: deque[tuple[int, int]] = deque(maxlen=4)
         self._window: _Window | None = None
@@ -177,8 +186,10 @@ class Evaluation:
         if known and self._since:
             changes = self._stop() if self._step == self._jumps.due else []
             if (window := self._jumps.window(loss, self._since, self._step)) is not None:
-                window.changes = changes
-                self._write(window)
+                window.changes = _most(changes)
+                # A mean over kept losses makes as many, and evaluates nothing.
+                if not changes or window.changes[0].model or not self._models():
+                    self._write(window)
         self._since = 0
         self._drop()
         done, self._done = self._done, None
@@ -250,3 +261,11 @@ class Evaluation:
                 **unused_graphs.told(window.changes[0].calls),
             },
         )
+
+
+def _most(changes: Sequence[Change]) -> list[Change]:
+    """Of all lines that made nodes those below the one call that made the most."""
+    made: dict[tuple[str, int, str], int] = {}
+    for change in changes:
+        made[change.calls[0]] = made.get(change.calls[0], 0) + change.more
+    return [change for change in changes if made[change.calls[0]] == max(made.values())]

@@ -45,7 +45,7 @@ class MemoryWatch:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self.evaluation = Evaluation(training.record)
+        self.evaluation = Evaluation(training.record, training.known_models)
         self._workers = Workers(training.record)
         self._early = EarlyStates()
         self._parts = MemoryParts(training)
