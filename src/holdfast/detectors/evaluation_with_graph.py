@@ -18,7 +18,7 @@ class EvaluationWithGraph(MemoryDetector):
 
     What it detects:
         Graphs built between ``model.eval()`` and ``model.train()``, or, where these are not called,
-        between two steps (many more nodes than a step makes, by a line that calls a model), and that
+        between two steps (many more nodes than a step makes, in a line that calls one), and that
         no later loss uses.
 
     Why it matters:
