@@ -138,6 +138,56 @@ CASES: dict[str, tuple[str, list[str], str, str]] = {
         """,
         ["# judges"], "# judges", "statement",
     ),
+    "a comprehension in the function that trains": (
+        """
+        def fit():
+            for x in batches:
+                loss = net(x).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            seen = [net(x) for x in batches]  # judges
+        fit()
+        """,
+        ["<listcomp> # judges", "# judges", "fit()"], "# judges", "statement",
+    ),
+    "a lambda that is called elsewhere": (
+        """
+        def fit():
+            predict = lambda x: net(x)  # defines
+            for x in batches:
+                loss = net(x).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                seen = predict(x)  # judges
+        fit()
+        """,
+        ["<lambda> # defines", "# judges", "fit()"], "# judges", "statement",
+    ),
+    "a generator that runs later": (
+        """
+        for x in batches:
+            loss = net(x).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        seen = (net(x) for x in batches)  # judges
+        total = sum(out.sum() for out in seen)
+        """,
+        ["<genexpr> # judges"], "# judges", "",
+    ),
+    "torch by another name": (
+        """
+        for x in batches:
+            loss = net(x).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        seen = net(batches[0])  # judges
+        """,
+        ["# judges"], "# judges", "statement",
+    ),
     "a loss that is handed to a function": (
         """
         def learn(loss):
@@ -180,13 +230,18 @@ def test_the_fix_of_an_evaluation_harms_no_training(
 ):
     body, at_work, named, fix = CASES[case]
     script = HEAD + textwrap.dedent(body)
+    if case == "torch by another name":
+        script = script.replace("torch.", "th.").replace("import torch\n", "import torch as th\n")
     path = tmp_path / "train.py"
     path.write_text(script)
     linecache.checkcache(str(path))
     monkeypatch.setattr(unused_graphs, "user_modules", list)
     lines = script.splitlines()
-    numbers = [max(i for i, line in enumerate(lines, 1) if text in line) for text in at_work]
-    calls = [(str(path), n, function_at(str(path), n) or "<module>") for n in numbers]
+    calls: list[tuple[str, int, str]] = []
+    for text in at_work:
+        frame, text = text.split(" ", 1) if text.startswith("<") else ("", text)
+        n = max(i for i, line in enumerate(lines, 1) if text in line)
+        calls.append((str(path), n, frame or function_at(str(path), n) or "<module>"))
     data = unused_graphs.told(calls)
     assert named in lines[int(data["line"]) - 1], data
     assert data["fix"] == fix

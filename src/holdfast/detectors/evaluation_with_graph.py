@@ -136,10 +136,13 @@ class EvaluationWithGraph(MemoryDetector):
 
     def diff(self, event: Event) -> str:
         """The decorator or the ``with``, where the source says that training does not come by."""
-        fix = event.data.get("fix")
+        # Records of earlier versions do not say what the file calls torch.
+        fix, torch = event.data.get("fix"), event.data.get("torch", "torch")
+        if not torch or not str(torch).isidentifier():
+            return ""
         if fix == "function":
-            return decorated(event.data, "@torch.no_grad()")
-        return wrapped(event.data, "with torch.no_grad():") if fix == "statement" else ""
+            return decorated(event.data, f"@{torch}.no_grad()")
+        return wrapped(event.data, f"with {torch}.no_grad():") if fix == "statement" else ""
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """How much and how often."""

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ..source.loops import head_of
+from ..source.imports import name_of_torch
+from ..source.loops import function_at, head_of
 from ..source.owner import user_modules
 from ..source.place import place_told
 from ..source.training_calls import Training, statement_at, training_in
@@ -27,19 +28,40 @@ def told(calls: Lines) -> dict[str, Any]:
     """The line to name and where ``no_grad`` may stand, as the data of an event.
 
     ``fix`` is ``function``, ``statement``, ``shared`` (training runs the very line, too) or empty
-    where the source does not tell; ``loop`` whether the loop around the line may stand inside too.
+    where the source does not tell; ``loop`` whether the loop around the line may stand inside too;
+    ``torch`` what the file calls it.
     """
+    calls = _in_functions(calls)
     training = training_in(_files(calls))
     file, line, function = _named(calls, training)
     found = statement_at(file, line)
     data: dict[str, Any] = {"function": function, "fix": "", "loop": False}
-    if found is not None and training.known:
+    data["torch"] = name_of_torch(file)
+    if found is not None and training.known and not _puts_off(found.node):
         data["fix"] = _fix(file, found.node, function, training)
         loop = found.loops[-1] if found.loops else None
         data["loop"] = loop is not None and not _trained(file, loop, training)
     if data["fix"] == "function":
         data["head"] = head_of(file, line)
     return data | place_told(file, line)
+
+
+def _in_functions(calls: Lines) -> Lines:
+    """The calls with the function around a comprehension in its place, and without lambdas.
+
+    A comprehension is part of its statement. What a lambda does is done where it is called.
+    """
+    plain = [call for call in calls if call[2] != "<lambda>"] or calls
+    return [
+        (file, line, name if name[:1] != "<" else function_at(file, line) or "<module>")
+        for file, line, name in plain
+    ]
+
+
+def _puts_off(node: ast.stmt) -> bool:
+    """Whether a statement only prepares what builds the graphs: ``with`` around it does nothing."""
+    value = getattr(node, "value", None)
+    return isinstance(value, ast.GeneratorExp | ast.Lambda)
 
 
 def _named(calls: Lines, training: Training) -> tuple[str, int, str]:
