@@ -158,16 +158,35 @@ def test_events_of_an_earlier_version_are_left_alone(make_rows, make_event):
     ("code", "change"),
     [
         ("losses.append(loss)", "losses.append(loss.detach())"),
-        ("total += loss  # for the log", "total += loss.item()"),
+        ("total += loss  # for the log", "total += loss.detach()"),
         ("self.last = out", "self.last = out.detach()"),
-        ("log(loss=loss, step=i)", "call .item() or .detach() first"),
+        ("log(loss=loss, step=i)", ".item() or .detach() each tensor"),
     ],
 )
 def test_the_change_for_the_line(judged, code, change):
-    (finding,) = judged("growth", **GRAPHS, code=code)
+    single = "+=" in code
+    (finding,) = judged("growth", **GRAPHS, code=code, plain=True, single=single, itself=single)
     assert change in finding.advice
     assert (finding.file, finding.line, finding.step) == ("train.py", 31, 4)
     assert finding.severity is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    ("data", "few", "end"),
+    [
+        ({"type": "list"}, "collections.deque", "history.clear()"),
+        ({"type": "dict"}, "oldest keys", "history.clear()"),
+        ({"type": "deque"}, "maxlen", "history.clear()"),
+        ({"type": "Tensor", "single": True, "itself": True}, "history[-n:]", "start it anew"),
+        ({"type": "Store"}, "the last few", "empty it"),
+    ],
+)
+def test_what_can_be_done_with_what_grows(judged, data, few, end):
+    (finding,) = judged("growth", **data, path="history")
+    assert few in finding.advice and end in finding.advice
+    assert "empties" not in finding.message
+    (emptied,) = judged("growth", **data, path="history", shrinks=True, steps=400)
+    assert "the script empties it, but not in 400 steps" in emptied.message
 
 
 def test_after_the_last_row(judged):

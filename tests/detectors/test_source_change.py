@@ -18,7 +18,7 @@ HELD = {
     "rate": 1.0, "size": 8, "steps": 8, "age": 8, "heap_slope": 5e3, "bound": 0, "single": False,
     "graphs": 1, "tensor_bytes": 65536.0, "other_bytes": 0.0, "on_device": False, "start": 31,
     "pass_steps": 0, "itself": False, "capped": False, "shrinks": False, "tested": False,
-    "in_evaluation": False, "code": "history.append(loss)",
+    "in_evaluation": False, "plain": True, "type": "list", "code": "history.append(loss)",
     "excerpt": [[30, "        loss.backward()"], [31, "        history.append(loss)"]],
 }  # fmt: skip
 
@@ -40,7 +40,7 @@ def judged(make_rows, kind: str, data: dict, rows: int = 40) -> Finding:
     [
         ("losses.append(loss)", "losses.append(loss.detach())"),
         ("self.out[k].append(model(x))", "self.out[k].append(model(x).detach())"),
-        ("total += loss", "total += loss.item()"),
+        ("total += loss", "total += loss.detach()"),
         ("total += loss * n", "total += (loss * n).detach()"),
         ("m = 0.9 * m + 0.1 * l", "m = (0.9 * m + 0.1 * l).detach()"),
         ("self.prio[i] = err.abs() + 1e-3", "self.prio[i] = (err.abs() + 1e-3).detach()"),
@@ -88,8 +88,11 @@ def test_a_leak_shows_its_line_and_its_fix(make_rows):
     assert found.evidence["headline"] == "history keeps the graphs of past steps alive"
     assert found.evidence["source"]["excerpt"][1] == [31, "        history.append(loss)"]
     assert found.evidence["diff"].endswith("+        history.append(loss.detach())")
-    # A later backward pass goes through what is stored.
-    assert not judged(make_rows, "growth", HELD | {"feeds": True}).evidence.get("diff")
+    # A later backward pass goes through what is stored, a tuple has no detach, nor has a list.
+    more = {"code": "history += losses"}
+    for not_so in ({"feeds": True}, {"plain": False}, more):
+        found = judged(make_rows, "growth", HELD | not_so)
+        assert not found.evidence.get("diff") and "->" not in found.advice
 
 
 def test_a_carried_state_is_detached_behind_the_line_by_its_own_name(make_rows):
@@ -99,8 +102,20 @@ def test_a_carried_state_is_detached_behind_the_line_by_its_own_name(make_rows):
     found = judged(make_rows, "graph_chain", chain)
     assert found.code == "MEM003"
     assert found.evidence["diff"].splitlines()[-1] == "+        self.h = self.h.detach()"
+    assert "retain_graph" not in found.advice, "the script has none"
     for not_so in ({"differentiated": True}, {"again": False}):
         assert not judged(make_rows, "graph_chain", chain | not_so).evidence.get("diff")
+    often = judged(make_rows, "graph_chain", chain | {"again": False, "retains": True})
+    assert "`net.h = net.h.detach()` once in a step" in often.advice
+    assert "remove retain_graph" in often.advice
+
+
+def test_a_pair_of_states_is_detached_as_a_pair(make_rows):
+    code = "y, (h, c) = net.rnn(x, (h, c))"
+    chain = HELD | {"path": "c", "name": "c", "fed": True, "code": code,
+                    "excerpt": [[31, f"    {code}"]]}  # fmt: skip
+    diff = judged(make_rows, "graph_chain", chain).evidence["diff"]
+    assert diff.splitlines()[-1] == "+    h, c = h.detach(), c.detach()"
 
 
 def test_an_evaluation_gets_its_decorator(make_rows):

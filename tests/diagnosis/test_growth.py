@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from holdfast.diagnosis.memory import holders, look_schedule
+from holdfast.diagnosis.memory import census, growth_facts, holders, look_schedule
 from holdfast.diagnosis.memory.graphs import (
     now,
     number_of,
@@ -26,7 +26,7 @@ from holdfast.diagnosis.source.growers import (
     habits,
     refers_to_itself,
 )
-from holdfast.diagnosis.watchpoint import Watchpoint
+from holdfast.diagnosis.watchpoint import Change, Watchpoint
 from holdfast.training.task import Task
 
 # A search ends after some milliseconds: of a clock that no other process makes go faster.
@@ -173,6 +173,52 @@ def test_lines_are_followed_where_no_function_of_the_users_runs_yet():
     as_a_library("watch.start(sys._getframe()); loss(); watch.stop()", watch=watch, loss=one.loss)
     (change,) = watch.changes[0]
     assert (change.function, change.line) == ("loss", Objective.loss.__code__.co_firstlineno + 1)
+
+
+SOURCE = """
+def forward(self, x):
+    self.h = self.cell(x, self.h)
+    return self.h
+def unrolled(self, xs):
+    for x in xs:
+        self.h = self.cell(x, self.h)  # within
+    return self.h
+for x in data:
+    h = rnn(x, h)  # of the step
+    loss = h.sum()
+    loss.backward()
+    for t in range(3):
+        h = rnn(x[t], h)  # in it
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "often", "once"),
+    [
+        ("return self.h", 1, True),
+        ("return self.h", 12, False),
+        ("# within", 1, False),
+        ("# of the step", 1, True),
+        ("# in it", 1, False),
+    ],
+)
+def test_a_line_that_runs_once_in_each_step(tmp_path, text, often, once):
+    path = tmp_path / "often.py"
+    path.write_text(SOURCE)
+    line = next(i for i, found in enumerate(SOURCE.splitlines(), 1) if text in found)
+    held = holders.Held("net.h", "h", "attribute", None, "h", torch.zeros(1), f"{path}:Net")
+    facts = growth_facts.of_line(held, [Change(str(path), line, "forward", 2 * often)], 2)
+    assert facts["again"] is once and facts["retains"] is False
+    assert not growth_facts.of_line(held, [])["again"] or text == "# of the step"
+
+
+def test_what_is_stored_is_a_tensor_or_holds_some():
+    for value, plain in ([torch.zeros(1)] * 4, True), ([(torch.zeros(1), 1)] * 4, False):
+        for kept in (value, dict(enumerate(value))):
+            held = holders.Held("kept", "kept", "local", None, "kept", kept, "train.py:")
+            readings = [census.Reading(n, (1, n)) for n in (2, 3, 4)]
+            facts = census._growth(held, readings, 0, [0, 1, 2]).facts
+            assert facts["plain"] is plain and facts["type"] == type(kept).__name__
 
 
 def test_bytes_of_values():

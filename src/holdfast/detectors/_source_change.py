@@ -61,11 +61,13 @@ def wrapped(data: Mapping[str, Any], head: str) -> str:
     return replaced(data, f"{head}\n{textwrap.indent(code, '    ')}")
 
 
-def detached(code: str) -> str:
-    """A statement that stores a value, storing it without its graph; empty where it is no such.
+def detached(code: str, *, single: bool = True) -> str:
+    """A statement that stores a tensor, storing it without its graph; empty where it is no such.
+
+    ``single``: a tensor is stored under the name itself, not in a list that ``+=`` makes longer.
 
     >>> detached("losses.append(loss)"), detached("total += loss")
-    ('losses.append(loss.detach())', 'total += loss.item()')
+    ('losses.append(loss.detach())', 'total += loss.detach()')
     >>> detached("self.mean = 0.9 * self.mean + 0.1 * loss")
     'self.mean = (0.9 * self.mean + 0.1 * loss).detach()'
     """
@@ -73,11 +75,10 @@ def detached(code: str) -> str:
         (node,) = ast.parse(textwrap.dedent(code)).body
     except (SyntaxError, ValueError):
         return ""
-    value, cut = None, ".detach()"
+    value = None
     if isinstance(node, ast.AugAssign):
-        value = node.value
-        # A sum for the log is a number; what is computed on the spot may be anything.
-        cut = ".item()" if isinstance(value, ast.Name | ast.Attribute) else cut
+        # It stays a tensor: what reads the sum later may ask it for its item.
+        value = node.value if single or isinstance(node.target, ast.Subscript) else None
     elif isinstance(node, ast.Assign) and len(node.targets) == 1:
         value = None if isinstance(node.targets[0], ast.Tuple | ast.List) else node.value
     elif isinstance(node, ast.Expr) and isinstance(call := node.value, ast.Call):
@@ -85,7 +86,7 @@ def detached(code: str) -> str:
         value = call.args[0] if stores and len(call.args) == 1 and not call.keywords else None
     if not isinstance(value, ast.expr) or not isinstance(value, (*_PLAIN, ast.BinOp)):
         return ""
-    return _edited(textwrap.dedent(code), value, cut)
+    return _edited(textwrap.dedent(code), value, ".detach()")
 
 
 def target_in(data: Mapping[str, Any]) -> str:
@@ -98,6 +99,22 @@ def target_in(data: Mapping[str, Any]) -> str:
     stored = [n for n in nodes if isinstance(getattr(n, "ctx", None), ast.Store)]
     own = [ast.unparse(n) for n in stored if name in (getattr(n, "id", ""), getattr(n, "attr", ""))]
     return own[0] if own and name else path
+
+
+def carried_together(data: Mapping[str, Any]) -> list[str]:
+    """``h`` and ``c`` of ``y, (h, c) = lstm(x, (h, c))``: a pair that is handed on as it came."""
+    name = str(data.get("path") or "")
+    try:
+        nodes = [*ast.walk(ast.parse(_code(data)))]
+    except (SyntaxError, ValueError):
+        return []
+    pairs = [n for n in nodes if isinstance(n, ast.Tuple)]
+    given = {ast.unparse(n) for n in pairs if isinstance(n.ctx, ast.Load)}
+    for pair in pairs:
+        names = [ast.unparse(part) for part in pair.elts]
+        if isinstance(pair.ctx, ast.Store) and ast.unparse(pair) in given and name in names:
+            return names
+    return []
 
 
 def _edited(code: str, value: ast.expr, cut: str) -> str:

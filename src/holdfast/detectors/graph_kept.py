@@ -133,7 +133,7 @@ class GraphKept(MemoryDetector):
         """The same line, storing the value without its graph, where no backward pass needs it."""
         if event.data.get("feeds"):
             return ""
-        return replaced(event.data, detached(str(event.data.get("code") or "")))
+        return replaced(event.data, _detached(event.data, str(event.data.get("code") or "")))
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """How far back, and what the process says."""
@@ -141,14 +141,24 @@ class GraphKept(MemoryDetector):
         return {name: number(event, name) for name in ("rate", "age", "heap_slope")} | held
 
 
+def _detached(data: Mapping[str, Any], code: str) -> str:
+    """The line without the graph, where what it stores is a tensor itself."""
+    return detached(code, single=bool(data.get("single"))) if data.get("plain") else ""
+
+
 def detach_advice(data: Mapping[str, Any]) -> str:
     """The change for the line that stores."""
     line = code_of(data)
     path = str(data.get("path") or "the tensor")
-    new = detached(line)
+    if data.get("feeds"):
+        return (
+            f"a backward pass goes through what {path} holds: empty it after that pass, and detach "
+            "what is kept for longer"
+        )
+    new = _detached(data, line)
     if new:
         return f"cut the graph: `{line}` -> `{new}`"
     where = f" in `{line}`" if line else ""
-    return f"store numbers, not graphs, in {path}: call .item() or .detach() first{where}" + (
+    return f"store numbers, not graphs, in {path}: .item() or .detach() each tensor{where}" + (
         f", {place_of(data)}" if place_of(data) else ""
     )

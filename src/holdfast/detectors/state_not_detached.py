@@ -8,7 +8,7 @@ from typing import Any
 from ..types import Event
 from ._events import number
 from ._memory import MemoryDetector, at, code_of
-from ._source_change import followed_by, target_in
+from ._source_change import carried_together, followed_by, target_in
 
 
 class StateNotDetached(MemoryDetector):
@@ -75,9 +75,15 @@ class StateNotDetached(MemoryDetector):
 
     def next_move(self, event: Event) -> str:
         """Where to detach."""
-        line = code_of(event.data)
+        data, line = event.data, code_of(event.data)
+        then = "; then remove retain_graph" if data.get("retains") else ""
+        if not data.get("again", True):
+            # Behind a line that runs more often, it would cut within the step.
+            name = str(data.get("path") or "the state").split("[")[0]
+            cut = _cut(event, name)
+            return f"add `{cut}` once in a step, after its backward pass and nowhere else{then}"
         after = f" after `{line}`" if line else ""
-        return f"add `{_cut(event)}`{after}, before the next step uses it; then remove retain_graph"
+        return f"add `{_cut(event)}`{after}, before the next step uses it{then}"
 
     def headline(self, event: Event) -> str:
         """The state that carries it."""
@@ -87,7 +93,7 @@ class StateNotDetached(MemoryDetector):
         """The line that cuts the graph, behind the one that makes the state in every step."""
         data = event.data
         if data.get("differentiated") or not data.get("again", True):
-            return ""  # its own gradient is asked for, or the line runs once
+            return ""  # its own gradient is asked for, or the line does not run once in each step
         return followed_by(data, _cut(event))
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
@@ -95,8 +101,10 @@ class StateNotDetached(MemoryDetector):
         return {name: number(event, name) for name in ("age", "depth", "heap_slope")}
 
 
-def _cut(event: Event) -> str:
+def _cut(event: Event, name: str = "") -> str:
     """``h = h.detach()``, for a tuple of states each of them."""
-    name = target_in(event.data) or "the state"
+    if beside := carried_together(event.data):
+        return f"{', '.join(beside)} = {', '.join(f'{one}.detach()' for one in beside)}"
+    name = name or target_in(event.data) or "the state"
     many = "[" in str(event.data.get("path") or "")
     return f"{name} = " + (f"tuple(s.detach() for s in {name})" if many else f"{name}.detach()")

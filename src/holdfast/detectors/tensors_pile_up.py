@@ -66,10 +66,11 @@ class TensorsPileUp(GrowthDetector):
 
     def what(self, event: Event) -> str:
         """The variable, the line and the amount."""
-        where = "device" if event.data.get("on_device") else "host"
+        data, where = event.data, "device" if event.data.get("on_device") else "host"
+        emptied = f"; the script empties it, but not in {number(event, 'steps'):.0f} steps"
         return (
-            f"{event.data.get('path', 'a container')} grows by {amount(number(event, 'bytes'))} of "
-            f"tensors ({where}) per step{at(event.data)}"
+            f"{data.get('path', 'a container')} grows by {amount(number(event, 'bytes'))} of "
+            f"tensors ({where}) per step{at(data)}{emptied if data.get('shrinks') else ''}"
         )
 
     def next_move(self, event: Event) -> str:
@@ -89,13 +90,24 @@ class TensorsPileUp(GrowthDetector):
         }
 
 
+# By kind: how the last few are kept, and how it becomes empty.
+_ENDS = {
+    "list": ("keep the last few (collections.deque(maxlen=...))", "call {path}.clear() in between"),
+    "deque": ("give it a maxlen", "call {path}.clear() in between"),
+    "dict": ("drop the oldest keys", "call {path}.clear() in between"),
+    "tensor": ("keep its last part ({path}[-n:])", "start it anew in between"),
+    "_lru_cache_wrapper": ("give the cache a maxsize", "call its cache_clear() in between"),
+    "": ("keep the last few", "empty it in between"),
+}
+
+
 def bound_advice(event: Event) -> str:
     """The change for a container that only grows."""
-    path, line = str(event.data.get("path") or "the container"), code_of(event.data)
-    size = number(event, "size")
-    many = f" ({size:.0f} items now)" if size == size else ""
+    data = event.data
+    path, line = str(data.get("path") or "the container"), code_of(data)
+    size, one = number(event, "size"), bool(data.get("single"))
+    many = f" ({size:.0f} {'values' if one else 'items'} now)" if size == size else ""
     where = f" at `{line}`" if line else ""
-    return (
-        f"bound {path}{many}: keep the last few (collections.deque(maxlen=...)), reduce them to "
-        f"numbers{where}, or call {path}.clear() when the epoch is over"
-    )
+    few, end = _ENDS.get("tensor" if one else str(data.get("type")), _ENDS[""])
+    few, end = few.format(path=path), end.format(path=path)
+    return f"bound {path}{many}: {few}, reduce them to numbers{where}, or {end}"

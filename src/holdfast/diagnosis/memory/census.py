@@ -228,7 +228,7 @@ def _growth(held: Held, readings: list[Reading], since: int, steps: list[int]) -
     sizes = [reading.size for reading in readings]
     rate = (sizes[-1] - sizes[0]) / max(1, steps[-1] - steps[0])
     single = isinstance(held.value, Tensor | np.ndarray | str | bytes | bytearray)
-    weight = Weight()
+    plain, weight = single, Weight()
     if single:
         weight.add(held.value)
         per_step = rate * weight.bytes / sizes[-1]
@@ -238,7 +238,10 @@ def _growth(held: Held, readings: list[Reading], since: int, steps: list[int]) -
         if sizes[-1] > added:
             # What the first one holds as well is not more with each of them.
             weight.seen |= Weight().add(oldest(inside)).seen
-        for item in newest(inside, added):
+        last = newest(inside, added)
+        values = last[1::2] if isinstance(inside, dict) else last
+        plain = all(isinstance(value, Tensor) for value in values)
+        for item in last:
             weight.add(item)
         per_step = rate * weight.bytes / added
     facts = {
@@ -248,6 +251,8 @@ def _growth(held: Held, readings: list[Reading], since: int, steps: list[int]) -
         "steps": steps[-1] - since,
         "bound": _bound(held.value),
         "single": single,
+        "plain": plain,
+        "type": type(held.value).__name__,
         "graphs": weight.graphs,
         "tensor_bytes": weight.tensors,
         "other_bytes": weight.others,

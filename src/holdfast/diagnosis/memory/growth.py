@@ -158,7 +158,7 @@ class GrowthWatch:
         waiting, self._waiting = self._waiting, []
         for growth, changes in zip(waiting, self._lines.stop(), strict=True):
             thing = self._thing(growth)
-            thing.line = growth_facts.of_line(growth.held, changes)
+            thing.line = growth_facts.of_line(growth.held, changes, self._lines.steps)
             self._write(growth, thing)
 
     def _write(self, growth: Growth, thing: _Thing) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from ..source.growers import habits, refers_to_itself
-from ..source.loops import function_at, loop_around
+from ..source.loops import function_at, keeps_graphs
 from ..source.place import from_here, place_told
-from ..source.training_calls import training_in
+from ..source.training_calls import statement_at, training_in
 from ..watchpoint import Change
 from .holders import CACHED, Held
 
@@ -26,16 +27,19 @@ def of_growth(held: Held, pass_steps: int) -> dict[str, Any]:
 
 def of_chain(held: Held, age: int, *, fed: bool, depth: int = 0) -> dict[str, Any]:
     """How far back a value reaches, through how many steps, and whether the loss does so by it."""
-    reached = {"age": age, "steps": age, "bytes": 0.0, "fed": fed}
+    reached = {"age": age, "steps": age, "bytes": 0.0, "fed": fed, "single": held.how != "item"}
+    # An item of a tuple is not what the line stores.
+    reached |= {"plain": not isinstance(held.owner, tuple) and held.path.count("[") < 2}
     return reached | ({"depth": depth} if depth else {}) | _of_name(held)
 
 
-def of_line(held: Held, changes: Sequence[Change]) -> dict[str, Any]:
-    """The line that makes a value grow: as traced, else as the source says."""
+def of_line(held: Held, changes: Sequence[Change], steps: int = 0) -> dict[str, Any]:
+    """The line that makes a value grow: as traced for some steps, else as the source says."""
     itself = [c for c in changes if refers_to_itself(c.file, c.line, held.name)]
     if changes:
         change = (itself or changes)[0]
-        return _kept_from(change.file, change.line, held) | {
+        often = change.count / steps if steps else math.inf
+        return _kept_from(change.file, change.line, held, often) | {
             "seen": "trace",
             "itself": bool(itself),
             "function": change.function,
@@ -51,13 +55,21 @@ def of_line(held: Held, changes: Sequence[Change]) -> dict[str, Any]:
     }
 
 
-def _kept_from(file: str, line: int, held: Held) -> dict[str, Any]:
-    """Whether the stored value is needed with its graph, as the source says: then none is cut."""
+def _kept_from(file: str, line: int, held: Held, often: float = math.inf) -> dict[str, Any]:
+    """Whether the stored value is needed with its graph, as the source says: then none is cut.
+
+    ``again`` says that the line runs in each step, and once: what is cut within a step is lost for
+    its gradients.
+    """
     training = training_in((file,))
+    found = statement_at(file, line)
+    loops = found.loops if found is not None else ()
+    once = training.reached_by(loops[-1]) if loops else function_at(file, line) and often <= 1
     return {
         "feeds": (file, line) in training.lines | training.handed,
         "differentiated": held.name in training.inputs,
-        "again": bool(loop_around(file, line) != (0, 0) or function_at(file, line)),
+        "again": bool(once),
+        "retains": keeps_graphs(file),
     }
 
 

@@ -25,7 +25,8 @@ class LineWatch:
     def __init__(self) -> None:
         self._watch: Watchpoint | None = None
         self._count = 0
-        self._steps = 0
+        self.steps = 0
+        """How many have been followed to their end."""
 
     @property
     def active(self) -> bool:
@@ -34,7 +35,7 @@ class LineWatch:
 
     def start(self, values: Sequence[Held], frame: FrameType) -> None:
         """Begin to follow the lines that change some values."""
-        self._count, self._steps = len(values), 0
+        self._count, self.steps = len(values), 0
         self._watch = Watchpoint([_Changed(held) for held in values])
         self._watch.start(frame)
 
@@ -43,13 +44,13 @@ class LineWatch:
         watch = self._watch
         if watch is None:
             return False
-        self._steps += 1
+        self.steps += 1
         if not watch.began:
             # Somebody else follows the lines just now; that may be over soon.
             if watch.start(frame):
-                self._steps = 0
-            return self._steps >= _PATIENCE
-        return len(watch.changes) == self._count or self._steps >= _STEPS or not watch.active
+                self.steps = 0
+            return self.steps >= _PATIENCE
+        return len(watch.changes) == self._count or self.steps >= _STEPS or not watch.active
 
     def stop(self) -> list[list[Change]]:
         """End; the changes of each value, in the order they were first seen."""

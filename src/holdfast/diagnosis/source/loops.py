@@ -110,6 +110,12 @@ def head_of(file: str, line: int) -> list[int | str]:
     return [first, linecache.getline(file, first).rstrip("\n")]
 
 
+@lru_cache(maxsize=64)
+def keeps_graphs(file: str) -> bool:
+    """Whether a file asks a backward pass to keep its graph."""
+    return any(isinstance(n, ast.keyword) and n.arg == "retain_graph" for n in nodes_of(file))
+
+
 def assigned_at(file: str, name: str) -> int:
     """The first line that gives a variable or an attribute its value; 0 where none does."""
     for node, _, _ in statements(file):
