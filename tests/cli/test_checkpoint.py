@@ -11,6 +11,7 @@ import torch
 from torch import distributed
 
 from holdfast.checkpoint.file import save
+from holdfast.checkpoint.record import encode_record
 from holdfast.checkpoint.sharded.places import Place
 from holdfast.checkpoint.sharded.saving import save as save_over_ranks
 from holdfast.checkpoint.training_state import TrainingState
@@ -197,6 +198,71 @@ def test_checkpoints_elsewhere_are_found_through_the_run(make_run, tmp_path, cap
     run = make_run(meta={"settings": {"checkpoint": {"dir": str(elsewhere)}}})
     assert main(["checkpoint", "ls", str(run.path)]) == 0
     assert "100" in capsys.readouterr().out
+
+
+def elsewhere_of(make_run, folder):
+    folder.mkdir()
+    return make_run(meta={"settings": {"checkpoint": {"dir": str(folder)}}})
+
+
+def test_a_forged_run_json_removes_nothing_in_a_folder_it_names(make_run, tmp_path, capsys):
+    folder = tmp_path / "elsewhere"
+    run = elsewhere_of(make_run, folder)
+    for step in (100, 200, 300):
+        put(folder, step, run=str(tmp_path / "another"))
+    before = sorted(folder.iterdir())
+    assert main(["checkpoint", "prune", str(run.path), "--last", "1", "--best", "0"]) == 2
+    told = capsys.readouterr().err
+    assert str(folder) in told and "says that it is of the run" in told
+    assert sorted(folder.iterdir()) == before
+    assert main(["checkpoint", "prune", str(folder), "--last", "1", "--best", "0"]) == 0
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_elsewhere_only_intact_checkpoints_of_the_run_go(make_run, tmp_path, capsys):
+    folder = tmp_path / "elsewhere"
+    run = elsewhere_of(make_run, folder)
+    for step in (100, 200, 300):
+        put(folder, step, run=str(run.path.resolve()))
+    spoil(put(folder, 150, run=str(run.path.resolve())))
+    put(folder, 250)
+    assert main(["checkpoint", "prune", str(run.path), "--last", "1", "--best", "0"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == f"in {folder}, which is outside of {run.path}"
+    assert sorted(int(path.name[5:15]) for path in folder.glob("*.json")) == [150, 250, 300]
+
+
+def test_checkpoints_elsewhere_say_whose_they_are(tmp_path):
+    from holdfast.checkpoint.saver import Saver
+    from holdfast.checkpoint.store import CheckpointStore
+    from holdfast.config import CheckpointSettings
+
+    settings = CheckpointSettings(dir=str(tmp_path / "elsewhere"))
+    saver = Saver(settings, lambda: tmp_path / "run", lambda *news: None)
+    saver.save({"w": torch.ones(2)}, 3, "asked")
+    saver.wait()
+    entry = CheckpointStore(tmp_path / "elsewhere").latest()
+    assert entry is not None and entry.record["run"] == str(tmp_path / "run")
+
+
+def test_a_record_that_names_a_file_of_the_user_removes_nothing(run, tmp_path, capsys):
+    folder = store(run)
+    record = json.loads((folder / "step-0000000100.r0.json").read_text())
+    for step, name in ((100, "mine.safetensors"), (50, "thesis.tex")):
+        (folder / f"step-{step:010d}.r0.json").write_bytes(
+            encode_record({**record, "step": step, "file": name})
+        )
+    (folder / "thesis.tex").touch()
+    (folder / "step-0000000100.r0.safetensors").rename(folder / "mine.safetensors")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "index.json").touch()
+    (folder / "step-0000000070").symlink_to(tmp_path / "data")
+    (folder / "step-0000000080").mkdir()
+    (folder / "step-0000000080" / "mine.txt").touch()
+    assert main(["checkpoint", "prune", str(run.path), "--last", "1", "--best", "0"]) == 0
+    for name in ("thesis.tex", "mine.safetensors", "step-0000000080/mine.txt"):
+        assert (folder / name).exists()
+    assert (tmp_path / "data" / "index.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,38 @@ def test_links_in_a_run_go_and_what_they_lead_to_stays(made, root, tmp_path):
     assert main(["runs", "prune", "--keep", "0", "--yes", "--checkpoints-only"]) == 0
     assert (run.path / "checkpoints").is_symlink()
     assert main(["runs", "prune", "--keep", "0", "--yes"]) == 0
-    assert names(root) == set() and (tmp_path / "data" / "precious").exists()
+    assert names(root / "mine") == {"deep"} and (tmp_path / "data" / "precious").exists()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_run_json_that_calls_a_folder_its_own_removes_no_file_of_the_user(made, root, own):
+    """Whoever forges a run cannot know which files the user will put beside it."""
+    run = made("mine", 9)
+    run.update_meta(own_folder=own)
+    save_checkpoint(run, 7)
+    kept = ["thesis.tex", "data/a.csv", "track/ride.gpx", "pictures/cat.jpg", "checkpoints/best.pt"]
+    for name in kept:
+        (run.path / name).parent.mkdir(exist_ok=True)
+        (run.path / name).write_text("mine")
+    (run.path / "track" / "metrics.jsonl").touch()
+    assert main(["runs", "prune", "--keep", "0", "--yes"]) == 0
+    left = {str(p.relative_to(run.path)) for p in run.path.rglob("*") if p.is_file()}
+    assert left == set(kept)
+
+
+def test_all_that_holdfast_writes_goes_with_the_folder(made, root):
+    run = made("mine", 9)
+    save_checkpoint(run, 7)
+    for name in (
+        "report.html", "compare.html", "traceback.r0.txt", "stacks.r0-p12.txt", "train.yaml",
+        "hook_errors.txt", "cut_off/log.csv", "pictures/pictures.json", "pictures/a.png",
+        "tensorboard/events.out.tfevents.1.host", "trace.json.gz", "profile.txt",
+        "track/json.json", "track/metrics.csv", "checkpoints/step-0000000009.r0.safetensors.77.tmp",
+    ):  # fmt: skip
+        (run.path / name).parent.mkdir(exist_ok=True)
+        (run.path / name).write_text("{}")
+    assert main(["runs", "prune", "--keep", "0", "--yes"]) == 0
+    assert names(root) == set()
 
 
 def test_in_a_folder_that_was_there_before_only_our_files_go(make_run, root):

@@ -38,6 +38,9 @@ LAST = "last"
 """Kind of a checkpoint that was written because the run ended early; it has no loader position,
 unless its record says ``resume``."""
 
+RUN = "run"
+"""Key of the folder of the run, where the checkpoint lies elsewhere."""
+
 NAME = re.compile(r"step-(?P<step>\d{10,})\.r(?P<rank>\d+)")
 FOLDER_NAME = re.compile(rf"step-(?P<step>\d{{10,}})(?:{re.escape(SECOND)})?")
 """A checkpoint over ranks; the second name is that of the older one of two of a step."""
@@ -131,6 +134,8 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
     for name in (fields["file"], *files):
         if not isinstance(name, str) or not name or Path(name).name != name or "\\" in name:
             raise ValueError(f"it names {name!r}, which is no file beside it")
+        if not name.endswith((DATA, RECORD)):
+            raise ValueError(f"it names {name!r}, which is no file of a checkpoint")
     for key in ("step", "rank", "bytes"):
         if type(fields[key]) is not int:
             raise ValueError(f"{key} is {fields[key]!r}, which is no whole number")

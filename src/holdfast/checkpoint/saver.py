@@ -134,6 +134,7 @@ class Saver:
             "world": int(os.environ.get("WORLD_SIZE", "1")),
             "metrics": dict(metrics or {}),
             **({"resume": True} if resume else {}),
+            **writer.store.whose,
         }
         return writer.submit(
             skeleton,
@@ -200,13 +201,14 @@ class Saver:
 
     def _opened(self) -> BackgroundWriter | None:
         if self._writer is None:
-            folder = self._settings.dir
-            if folder is None:
-                run = self._run_folder()
-                if run is None:
-                    return None
-                folder = run / FOLDER
+            folder, run = self._settings.dir, self._run_folder()
+            if folder is not None:
+                store = CheckpointStore(folder, whose=run)
+            elif run is not None:
+                store = CheckpointStore(run / FOLDER)
+            else:
+                return None
             self._writer = BackgroundWriter(
-                CheckpointStore(Path(folder)), self._settings, lambda *news: self._news.append(news)
+                store, self._settings, lambda *news: self._news.append(news)
             )
         return self._writer

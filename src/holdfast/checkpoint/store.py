@@ -27,6 +27,7 @@ from holdfast.checkpoint.record import (
     LAST,
     NAME,
     RECORD,
+    RUN,
     SECOND,
     check_size,
     data_path,
@@ -48,6 +49,9 @@ _STARTED = time.time()
 _TEMPORARY = re.compile(
     rf"{NAME.pattern}(?:{re.escape(SECOND)})?\.(?:safetensors|json)\.(?P<pid>\d+)"
     rf"{re.escape(TEMPORARY)}"
+)
+_OF_A_RANK = re.compile(
+    rf"r\d+(?:{re.escape(DATA)}|{re.escape(RECORD)})(?:{re.escape(TEMPORARY)})?"
 )
 _TEMPORARY_FOLDER = re.compile(rf"step-\d{{10,}}\.(?P<token>\w+)-\d+{re.escape(TEMPORARY)}")
 
@@ -104,11 +108,24 @@ class Entry:
             return replace(self, damage=_why(error))
         return self
 
+    @property
+    def ours(self) -> bool:
+        """Whether it bears a name that we give: a record from elsewhere may name any file."""
+        stem = self.path.name.removesuffix(DATA).removesuffix(SECOND)
+        return self.shared or (self.path.suffix == DATA and NAME.fullmatch(stem) is not None)
+
     def remove(self) -> None:
-        """Delete its files; ``OSError`` if that cannot be."""
+        """Delete its files, and no others; ``OSError`` if that cannot be."""
+        if self.path.is_symlink() and self.shared:
+            self.path.unlink()
+            return
         if self.shared:
             record_path(self.path).unlink(missing_ok=True)  # what is left is no checkpoint
-            shutil.rmtree(self.path)
+            for path in self.path.iterdir():
+                if _OF_A_RANK.fullmatch(path.name):
+                    path.unlink()
+            with contextlib.suppress(OSError):  # somebody has put a file of theirs beside
+                self.path.rmdir()
             return
         # The data first: a record without data is small and seen to be one.
         record = record_path(self.path)
@@ -119,8 +136,10 @@ class Entry:
 class CheckpointStore:
     """The checkpoints in one folder, which need not exist yet."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, whose: Path | None = None) -> None:
         self.folder = Path(folder)
+        self.whose = {} if whose is None else {RUN: str(whose.resolve())}
+        """What each record says in a folder outside of its run, which alone may remove it."""
 
     def __repr__(self) -> str:
         return f"CheckpointStore({str(self.folder)!r})"
@@ -217,14 +236,15 @@ class CheckpointStore:
         rank: int | None = None,
         damaged: bool = False,
         sure: Collection[Path] = (),
+        which: Callable[[Entry], bool] = lambda entry: True,
     ) -> list[Entry]:
         """Remove all but the ``last`` newest and the ``best`` best of each rank; return those.
 
         The newest good one always stays: it is read to its end first, unless its path is in
         ``sure``. Where no good one is left, nothing is removed. Damaged ones go only with
-        ``damaged``.
+        ``damaged``, and of all only ``which`` are meant and bear a name that we give.
         """
-        everything = self.entries(rank)
+        everything = [entry for entry in self.entries(rank) if entry.ours and which(entry)]
         gone: list[Entry] = []
         for one in sorted({entry.rank for entry in everything}):
             mine = [entry for entry in everything if entry.rank == one]

@@ -13,6 +13,7 @@ from ..checkpoint.record import (
     DATA,
     FOLDER_NAME,
     RECORD,
+    RUN,
     is_single,
     read_record,
     record_path,
@@ -72,6 +73,16 @@ def store_in(folder: Path) -> CheckpointStore:
     for key in ("settings", "checkpoint", "dir"):
         given = cast("dict[str, Any]", given).get(key) if isinstance(given, dict) else None
     return CheckpointStore(given if isinstance(given, str) else run.path / FOLDER)
+
+
+def is_elsewhere(store: CheckpointStore, run: Path) -> bool:
+    """Whether a store that a path stands for lies outside of it."""
+    return not store.folder.resolve().is_relative_to(run.resolve())
+
+
+def is_of_run(entry: Entry, run: Path) -> bool:
+    """Whether a checkpoint is proven to be what was written, and says that it is of a run."""
+    return entry.record.get(RUN) == str(run.resolve()) and not entry.checked().damage
 
 
 def entries_of(word: str) -> list[Entry]:

@@ -22,6 +22,7 @@ from ..report.layout import Span, line
 from ..report.run_list import FoundRun, found_runs, size_of
 from ..report.words import listed, plural, size
 from ..run import Run, encode, life_of
+from ..run.folder import TRACK
 from ..run.table import read_header
 from . import _output
 from ._parser import add_format
@@ -33,6 +34,18 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _SILENT = 86400.0
 # Files that are named where some stay.
 _NAMED = 5
+_TRACKED = {
+    "json.json", "mlflow.json", "tensorboard.json", "metrics.jsonl", "metrics.csv", "notes.jsonl",
+    "about.json", "mlflow_spill.jsonl",
+}  # fmt: skip
+# What else we write into a folder that is the run's own.
+_OWN = re.compile(
+    rf"{FOLDER}|{TRACK}|"  # links of these names, not what they lead to
+    r"(?:traceback|stacks)\.r[\dp-]+\.txt|train\.yaml|hook_errors\.txt|cut_off/[^/]+"
+    r"|pictures/(?:pictures\.json|[^/]+\.png)|tensorboard/events\.out\.tfevents\.[^/]+"
+    r"|(?:profile/)?(?:trace\.json(?:\.gz)?|profile\.txt)"
+)
+_LEFT_OVER = re.compile(r"step-\d{10,}\.[^/]+\.tmp(?:/[^/]+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +67,9 @@ class PruneRuns:
     A run goes when every rule that is given lets it go. Without --yes nothing is removed: the list
     says what would go and how much. Never touched are runs that are still running, or may be on
     another machine; links; folders without a run.json or with one that cannot be read; and files
-    that holdfast did not write, in a run folder that was there before the run and among the
-    checkpoints: a checkpoint is known by its record and, in such a folder, by its digest. What is
-    in doubt stays and is named. The exit code is 1 when something could not be removed.
+    that do not bear a name that holdfast gives. In a run folder that was there before the run a
+    file must begin as ours do, and a checkpoint have its record and digest. What is in doubt stays
+    and is named. The exit code is 1 when something could not be removed.
 
       holdfast runs prune --keep 10                       all but the newest ten
       holdfast runs prune --older-than 14d --yes          units: m, h, d, w
@@ -152,9 +165,17 @@ def _checkpoints(one: FoundRun, left: list[Path]) -> Iterator[Path]:
     ours: set[Path] = set()
     for entry in CheckpointStore(folder).entries():
         # Our own folder holds none of somebody else's under such a name.
-        if one.run.own_folder or (entry.record and not entry.checked().damage):
+        if entry.ours and (one.run.own_folder or (entry.record and not entry.checked().damage)):
             ours |= set(_files_of(entry))
-    kept = [path for path in sorted(folder.rglob("*")) if path not in ours and not _is_folder(path)]
+    if one.run.own_folder:  # what a save that was cut short has left
+        found = ((path, path.relative_to(folder).as_posix()) for path in _files(folder))
+        ours |= {path for path, name in found if _LEFT_OVER.fullmatch(name)}
+    yield from _only(folder, ours, left)
+
+
+def _only(folder: Path, ours: set[Path], left: list[Path]) -> Iterator[Path]:
+    """Those files of a folder, or the folder where it holds nothing else."""
+    kept = [path for path in _files(folder) if path not in ours]
     left += kept
     yield from sorted(ours) if kept else (folder,)
 
@@ -168,22 +189,33 @@ def _files_of(entry: Entry) -> Iterator[Path]:
 def _contents(one: FoundRun, left: list[Path]) -> Iterator[Path]:
     """What is removed of a run; run.json last, so that a run cut short is still seen as one."""
     assert one.run is not None
-    if not one.run.own_folder:
-        # Somebody's folder that a run was put into: only what holdfast wrote goes.
-        meta = one.run.meta_path
-        for path in one.run.recorded_paths():
-            if path != meta and not _is_ours(path):
-                left.append(path)
-            elif path != meta:
+    run, meta = one.run, one.run.meta_path
+    recorded = {path for path in run.recorded_paths() if path != meta}
+    # Somebody's folder that a run was put into: its names do not say that a file is ours.
+    ours = {path for path in recorded if run.own_folder or _is_ours(path)}
+    yield from sorted(ours)
+    left += sorted(recorded - ours)
+    yield from _checkpoints(one, left)
+    if _is_folder(run.track_folder):
+        tracked = {path for path in run.track_folder.iterdir() if path.name in _TRACKED}
+        yield from _only(run.track_folder, tracked, left)
+    if run.own_folder:
+        # That it is our own is what run.json says, which may be forged: other names stay here too.
+        known = {meta, *recorded}
+        for path in _files(one.path):
+            name = path.relative_to(one.path).as_posix()
+            if name.startswith((f"{FOLDER}/", f"{TRACK}/")) or path in known:
+                continue
+            if _OWN.fullmatch(name):
                 yield path
-        yield from _checkpoints(one, left)
-        yield from filter(_is_folder, (one.run.track_folder,))
-        yield meta
-        return
-    for path in sorted(one.path.iterdir()):
-        if path != one.run.meta_path:
-            yield path
-    yield one.run.meta_path
+            else:
+                left.append(path)
+    yield meta
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Everything below a folder that is no folder; links are not followed."""
+    return (path for path in sorted(folder.rglob("*")) if not _is_folder(path))
 
 
 def _is_ours(path: Path) -> bool:
@@ -213,7 +245,8 @@ def _remove(victim: Victim) -> Victim:
     try:
         for path in victim.paths:
             _remove_path(path)
-        for folder in (victim.found.path / FOLDER, victim.found.path):
+        emptied = {victim.found.path / FOLDER, *(path.parent for path in victim.paths)}
+        for folder in sorted(emptied, reverse=True):
             if _is_folder(folder) and not any(folder.iterdir()):
                 folder.rmdir()
     except OSError as error:

@@ -15,9 +15,10 @@ from ..report import Line
 from ..report.layout import line
 from ..report.words import plural
 from ..run import encode
+from ..run.folder import META
 from . import _checkpoints as texts
 from . import _output
-from ._checkpoints import entries_of, entry_of, path_of, store_of
+from ._checkpoints import entries_of, entry_of, is_elsewhere, is_of_run, path_of, store_of
 from ._parser import add_format
 
 
@@ -38,6 +39,8 @@ class CheckpointCommand:
       holdfast checkpoint export RUN model.safetensors --part models.model
       holdfast checkpoint prune RUN --last 1 --best 1 --dry-run
 
+    prune removes what bears a name of ours. Where the run.json of a run names a folder outside of
+    it, only intact checkpoints go whose records name this run; or give that folder as PATH.
     In Python, holdfast.load_checkpoint(PATH) gives the state dicts of model and optimizer.
     """
 
@@ -186,10 +189,25 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _prune(args: argparse.Namespace) -> int:
-    store = store_of(path_of(args.path[0]))
+    path = path_of(args.path[0])
+    store = store_of(path)
     before = store.entries()
+    theirs = is_elsewhere(store, path)
+    if theirs:
+        # Whoever wrote run.json chose this folder: what it holds must say that it is of this run.
+        before = [entry for entry in before if is_of_run(entry, path)]
+        if not before:
+            raise CheckpointError(
+                f"no checkpoint in {store.folder} says that it is of the run in {path}, whose "
+                f"{META} names that folder; if it is yours: holdfast checkpoint prune "
+                f"{store.folder}"
+            )
+        if args.format == "text":
+            _output.show([line(f"in {store.folder}, which is outside of {path}")])
+    known = {entry.path for entry in before}
     gone = store.prune(
-        args.last, args.best, args.metric, args.mode, args.dry_run, damaged=True
+        args.last, args.best, args.metric, args.mode, args.dry_run, damaged=not theirs,
+        which=lambda entry: entry.path in known,
     )  # fmt: skip
     paths = {entry.path for entry in gone}
     kept = [entry for entry in before if entry.path not in paths]

@@ -282,6 +282,7 @@ class LastState:
             "kind": LAST,
             "good": self._recovery.calm,
             **({"resume": True} if "resume" in candidate.tree else {}),
+            **store.whose,
         }
         written = save(path, skeleton, tensors, meta, compress=self._settings.compress)
         told |= {"seconds": round(written.seconds, 3), "good": meta["good"]}
