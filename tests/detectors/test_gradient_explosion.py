@@ -25,7 +25,7 @@ def test_a_norm_alone_is_information_at_once(make_rows):
     (finding,) = scan(rows)
     assert finding.severity is Severity.INFO
     assert finding.message == (
-        "step 7 skipped: gradient norm 900, 600 times the baseline 1.5 (loss 2 is normal)"
+        "step 7 skipped: gradient norm 900, 600 times the baseline 1.5 (loss 2, baseline 1)"
     )
     assert finding.evidence["times"] == 600 and finding.evidence["norm_limit"] == 15
 
@@ -39,7 +39,7 @@ def test_a_clipped_step_says_by_how_much(make_rows):
 def test_without_a_judged_loss_it_does_not_claim_that_it_is_usual(make_rows):
     rows = make_rows(8, outlier={7: 1}, grad_norm={7: 900}, loss_usual=np.nan)
     (finding,) = scan(rows)
-    assert "loss not judged" in finding.message
+    assert "(loss 2.066 not judged)" in finding.message
 
 
 def test_a_batch_unlike_all_others_is_a_warning_that_names_it(make_rows):
@@ -62,7 +62,7 @@ def test_many_indices_are_cut_in_the_advice(make_rows):
 
 
 def test_without_indices_it_says_so(make_rows):
-    for batches in ({}, {40: {"indices": None}}, {40: {"indices": "nonsense"}}):
+    for batches in ({40: {"indices": None}}, {40: {"indices": "nonsense"}}):
         (finding,) = scan(exploding(make_rows), batches=batches)
         assert "dataset indices were not recorded" in finding.advice
 
@@ -115,3 +115,8 @@ def test_each_optimizer_has_its_own_spikes(make_rows):
 @pytest.mark.parametrize("mark", [np.nan, np.inf, -1, 0.5, 7])
 def test_what_is_no_mark_marks_nothing(make_rows, mark):
     assert not scan(make_rows(20, outlier=mark))
+
+
+def test_a_loop_that_makes_its_own_data_is_not_told_of_labels_and_records(make_rows):
+    (finding,) = scan(exploding(make_rows))
+    assert finding.advice == "look at what made the loss of step 40"

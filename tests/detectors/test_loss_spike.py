@@ -160,3 +160,17 @@ def test_a_rise_beyond_anything_seen_before_is_a_warning(make_rows, make_event):
     rows = spiking(make_rows, [6.1e4] * 24)
     (finding,) = scan(rows, [observed(make_event, loss=6.1e4)])
     assert finding.severity is Severity.WARNING
+
+
+def test_a_rate_that_is_still_rising_is_named_and_no_longer_warm_up_advised(make_rows):
+    rising = {step: 1e-3 * (step + 1) for step in range(80)}
+    (finding,) = scan(spiking(make_rows, [60.0, 50.0, 40.0], lr=rising))
+    assert "still rising (0.001 at step 0, 0.041 at step 40)" in finding.advice
+    assert "warm-up" not in scan(spiking(make_rows, [60.0, 50.0, 40.0]))[0].advice
+
+
+def test_steps_that_were_not_finite_are_not_blamed_on_the_learning_rate(make_rows, make_event):
+    rows = make_rows(60)
+    (finding,) = scan(rows, [rollback(make_event, 50, why="nonfinite", loss=NAN)])
+    assert finding.advice.startswith("mend what NUM001 or NUM002 names as their cause")
+    assert "old weights do better" not in finding.message

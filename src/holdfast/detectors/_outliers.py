@@ -24,6 +24,8 @@ from ._window import (
 )
 
 NORM, LOSS = 1, 2
+# Less is the last part of a warm-up, or a change that nobody would look at. A guess.
+_RISES = 1.1
 
 
 def far(rows: Rows, bit: int) -> Mask:
@@ -109,3 +111,20 @@ def rate(window: Window) -> str:
     """The learning rate of the judged row for the middle of a sentence; "" where unknown."""
     lr = window.value("lr")
     return f" (now {lr:.3g})" if math.isfinite(lr) else ""
+
+
+def rate_advice(window: Window, step: int) -> str:
+    """What the learning rate asks for by its course up to a step: one that rises is named first."""
+    rows = window.rows[window.mine]
+    rates = column(rows, "lr")
+    known = np.flatnonzero(np.isfinite(rates) & (rows["step"] <= step))
+    if not known.size:
+        return "lower the learning rate"
+    first, last = float(rates[known[0]]), float(rates[known[-1]])
+    if last < _RISES * first or last < float(rates[known].max()):
+        return f"lower the learning rate (now {last:.3g})"
+    since = f"{first:.3g} at step {rows['step'][known[0]]}, {last:.3g} at step {step}"
+    return (
+        f"the learning rate is still rising ({since}): check that its schedule ends there; "
+        "if it does, a lower peak or a slower warm-up"
+    )

@@ -114,7 +114,8 @@ class GradientExplosion(Detector):
 
     def _lone(self, window: Window) -> Finding:
         usual, loss = window.value("loss_usual"), window.value("loss")
-        fine = f"loss {loss:.4g} is normal" if usual == usual else "loss not judged"
+        fine = f"loss {loss:.4g}"
+        fine += f", baseline {usual:.4g}" if usual == usual else " not judged"
         return self.finding(
             window,
             f"{_norm(window)} ({fine}{_clipped(window)})",
@@ -141,10 +142,17 @@ class GradientExplosion(Detector):
             look = f"dataset[{indices[0]!r}] and the others of the batch{_listed(indices)}"
         else:
             look = f"the batch of step {at.step} (its dataset indices were not recorded)"
+        advice = (
+            f"look at {look} for values or labels unlike the rest: a wrong unit, a broken record"
+        )
+        if not any(window.batches.get(step) for step in steps):
+            # No loader has made it: there may be neither records nor labels.
+            rare = "" if broken else "nothing if this stays rare; else "
+            advice = f"{rare}look at what made the loss of step {at.step}"
         return self.finding(
             at,
             what,
-            f"look at {look} for values or labels unlike the rest: a wrong unit, a broken record",
+            advice,
             severity=Severity.WARNING if broken else Severity.INFO,
             evidence=_numbers(at)
             | {

@@ -19,6 +19,7 @@ from ._events import (
 from ._outliers import (
     ends_spike,
     rate,
+    rate_advice,
     spike,
 )
 from ._window import Mask, Window, column
@@ -128,14 +129,26 @@ class LossSpike(Detector):
     def _rolled_back(self, window: Window, event: Event) -> Finding:
         loss, usual, first = (number(event, name) for name in ("loss", "usual", "first"))
         start = window.step if math.isnan(first) else int(first)
+        story = (
+            f": loss {usual:.4g} -> {loss:.4g} since step {start}, and the old weights do better"
+        )
+        advice = (
+            f"{rate_advice(window, start)}; clip with --clip-adaptive, or repair the batches "
+            f"before step {start}; --on OPT001=observe if the jump is intended"
+        )
+        if event.data.get("why") == "nonfinite":
+            # The old weights were finite on one batch, which may be the luck of that batch.
+            story = f": skipped in a row since step {start} for values that are not finite"
+            advice = (
+                "mend what NUM001 or NUM002 names as their cause; where none is named, "
+                f"{rate_advice(window, start)}"
+            )
         return rolled_back(
             self,
             window,
             event,
-            f": loss {usual:.4g} -> {loss:.4g} since step {start}, and the old weights do better",
-            f"look at the batches and the learning rate{rate(window)} before step {start}: "
-            "lengthen warm-up, clip with --clip-adaptive, or repair that data; --on OPT001=observe "
-            "if the jump is intended",
+            story,
+            advice,
             spike_start=start,
             peak=loss,
             usual=usual,
@@ -177,8 +190,8 @@ class LossSpike(Detector):
             window,
             f"the loss is back at {window.value('loss'):.4g} after {len(high.rows)} steps up to "
             f"{high.peak:.4g}, baseline {high.usual:.4g} (since step {start})",
-            f"look at the batches and the learning rate{rate(window)} right before step {start}: a "
-            "longer warm-up or clipping (--clip-adaptive) keeps such updates small",
+            f"nothing if it stays rare; else look at the batches right before step {start}, clip "
+            f"with --clip-adaptive, or: {rate_advice(window, start)}",
             severity=Severity.INFO,
             evidence={
                 "spike_start": start,
