@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from holdfast.run.jsonl import pairs_once
+
 CODES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
     "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
@@ -78,7 +80,7 @@ def read_header(read: Callable[[int], bytes | bytearray], size: int) -> Header:
     if length > min(size - 8, LARGEST_HEADER):
         raise ValueError(f"its header would be {length} bytes long")
     try:
-        entries = cast("dict[str, Any]", json.loads(read(length)))
+        entries = cast("dict[str, Any]", json.loads(read(length), object_pairs_hook=pairs_once))
         metadata = {str(k): str(v) for k, v in entries.pop("__metadata__", {}).items()}
         pieces = sorted(
             (_piece(name, entry) for name, entry in entries.items()),

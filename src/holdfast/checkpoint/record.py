@@ -49,6 +49,8 @@ _CHUNK = 4 << 20
 _BLANK = "0" * 64
 # Bytes of a record: a model of 100,000 tensors has 10 MB.
 LARGEST = 64 << 20
+# A file beyond this must have one byte in so many on the disk: reading a hole of 1 TB takes hours.
+_LARGE, _HOLLOW = 1 << 30, 100
 _OWN_DIGEST = re.compile(rb'  "record": "([0-9a-f]{64})"\n\}\n')
 
 
@@ -119,7 +121,7 @@ def decode_record(data: bytes) -> dict[str, Any]:
     blank = data[: own.start(1)] + _BLANK.encode() + data[own.end(1) :]
     if hashlib.sha256(blank).hexdigest().encode() != own[1]:
         raise ValueError("its digest is wrong")
-    fields = decode(data)
+    fields = decode(data, once=True)
     if not {"format", "step", "rank", "file", "sha256", "bytes", "tensors"} <= set(fields):
         raise ValueError("fields are missing")
     _check_fields(fields)
@@ -209,7 +211,7 @@ def check_size(data: Path, fields: Mapping[str, Any]) -> None:
     if "files" in fields:
         return
     try:
-        size = data.stat().st_size
+        size = _size(data)
     except FileNotFoundError as error:
         raise damaged(data, "the record is there, the data is not") from error
     except OSError as error:
@@ -218,10 +220,20 @@ def check_size(data: Path, fields: Mapping[str, Any]) -> None:
         raise damaged(data, f"it has {size:,} bytes and should have {fields['bytes']:,}")
 
 
+def _size(data: Path) -> int:
+    """How long a file is; ``DamagedCheckpointError`` for one that is next to nothing but a hole."""
+    about = data.stat()
+    stored = getattr(about, "st_blocks", about.st_size) * 512
+    # A file system that packs leaves out zeros, too, but a state is not made of them.
+    if about.st_size > _LARGE and stored * _HOLLOW < about.st_size:
+        raise damaged(data, f"of its {about.st_size:,} bytes only {stored:,} are on the disk")
+    return about.st_size
+
+
 def _check_file(path: Path, rank: int, size: int) -> None:
     """Whether the data file of one rank is there, and as long as it was."""
     try:
-        found = path.stat().st_size
+        found = _size(path)
     except FileNotFoundError as error:
         raise damaged(path.parent, f"{path.name}, the data of rank {rank}, is missing") from error
     except OSError as error:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +29,8 @@ from holdfast.regular_files import open_regular, read_regular, remedy
 
 LONGEST = 16 << 20
 """Bytes of a line or an object at most; ours are a thousand times shorter."""
+DEEPEST = 100
+"""Lists and objects within each other at most: whoever copies or prints a value calls itself."""
 # Digits of a whole number: of more no float can be made.
 _DIGITS = 300
 
@@ -62,15 +64,54 @@ def encode(value: Any, *, indent: int | None = None) -> bytes:
     return text.encode("ascii")
 
 
-def decode(text: bytes) -> dict[str, Any]:
-    """Read one JSON object; anything else, bare NaN included, is a ``ValueError``."""
+class TooDeepError(ValueError):
+    """Lists in lists, beyond what anybody records."""
+
+    def __init__(self) -> None:
+        super().__init__(f"nested more than {DEEPEST} deep")
+
+
+def decode(text: bytes, *, once: bool = False) -> dict[str, Any]:
+    """Read one JSON object; anything else, bare NaN included, is a ``ValueError``.
+
+    With ``once`` a key that stands twice in an object is one, too: two readers might take the one
+    and the other. (Of the lines of a stream the last counts; asking there would cost a third.)
+    """
+    hook = pairs_once if once else None
     try:
-        value: Any = json.loads(text, parse_constant=_refuse, parse_int=_whole)
+        value: Any = json.loads(
+            text, parse_constant=_refuse, parse_int=_whole, object_pairs_hook=hook
+        )
     except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+        raise TooDeepError from error
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, found {type(value).__name__}")
+    # What has fewer brackets than that is not so deep: nearly every line is known by it.
+    if text.count(b"{") + text.count(b"[") > DEEPEST and _is_deep(value):
+        raise TooDeepError
     return cast("dict[str, Any]", value)
+
+
+def pairs_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON as a dict; a ``ValueError`` where a key stands twice in it."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:80]!r} stands twice in it")
+    return found
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            child
+            for one in level
+            if isinstance(one, dict | list)
+            for child in cast("Iterable[Any]", one.values() if isinstance(one, dict) else one)
+        ]
+    return any(isinstance(one, dict | list) for one in level)
 
 
 def line(item: Mapping[str, Any]) -> bytes:
@@ -82,7 +123,7 @@ def read_lines(path: Path, start: int = 0, stop: int | None = None) -> Lines:
     """Read the complete lines between two byte offsets; a missing file has none.
 
     A garbage last line is skipped in silence, as it is what a crash leaves; garbage
-    further up is skipped and counted in ``corrupt``.
+    further up is skipped and counted in ``corrupt``, and so is what is nested too deeply.
     """
     objects: list[dict[str, Any]] = []
     corrupt = torn = 0
@@ -92,6 +133,8 @@ def read_lines(path: Path, start: int = 0, stop: int | None = None) -> Lines:
         corrupt, torn = corrupt + torn, 0
         try:
             objects.append(decode(text))
+        except TooDeepError:
+            corrupt += 1
         except ValueError:
             torn = 1
     return Lines(objects, corrupt, end)
@@ -125,7 +168,7 @@ def whole_lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object; may raise ``OSError`` and ``ValueError``."""
-    return decode(read_regular(path, LONGEST))
+    return decode(read_regular(path, LONGEST), once=True)
 
 
 def _plain(value: Any) -> Any:

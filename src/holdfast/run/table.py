@@ -18,6 +18,8 @@ all), and whatever the declaration said besides.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import re
@@ -40,6 +42,9 @@ Rows = np.ndarray[Any, np.dtype[np.void]]
 _FORMATS = re.compile(r"<[iu][248]|<f[248]|\|[iu]1")
 _HEADER_MAX = 4 * 1024 * 1024
 _PIECE = 1 << 20
+# Eight times the budget of a table (``writer.BUDGET``) is what one had at most, also while thinned.
+_LARGEST = 512 << 20
+_EXTENTS = 100_000
 _LATEST = 1e11
 """Seconds since 1970 that no clock shows for some thousand years."""
 _OWN_KEYS = frozenset(
@@ -172,7 +177,7 @@ def read_header(file: BinaryIO, path: Path) -> Segment:
     """Read the header of an open table file; a damaged one is a ``RunFolderError``."""
     line = file.readline(_HEADER_MAX)
     try:
-        header = jsonl.decode(line)
+        header = jsonl.decode(line, once=True)
         if header.get("holdfast") != FORMAT:
             raise ValueError(f"its format is {header.get('holdfast')!r}, known is {FORMAT}")
         if header.get("offset") != len(line) or not line.endswith(b"\n"):
@@ -183,7 +188,7 @@ def read_header(file: BinaryIO, path: Path) -> Segment:
         last = int(header.get("last", number))
         lane = str(header["lane"])
         span = header.get("span")
-        rows = (os.fstat(file.fileno()).st_size - len(line)) // declaration.dtype.itemsize
+        rows = (_length(file) - len(line)) // declaration.dtype.itemsize
         rows = _written(file, len(line), declaration.dtype.itemsize, rows)
         whole = rows if span is None else int(span)
         if min(number, last - number, start, whole, stride - 1) < 0:
@@ -196,6 +201,29 @@ def read_header(file: BinaryIO, path: Path) -> Segment:
     return Segment(
         path, declaration, lane, number, last, start, whole, stride, len(line), rows
     )  # fmt: skip
+
+
+def _length(file: BinaryIO) -> int:
+    """Bytes up to the end of what was written: a hole at the end of a file is not read."""
+    size = os.fstat(file.fileno()).st_size
+    with contextlib.suppress(OSError):  # a file system that does not tell
+        size = _data_end(file.fileno(), size)
+    if size > _LARGEST:
+        raise ValueError(f"it has {size:,} bytes, ours have below {_LARGEST >> 20} MiB")
+    return size
+
+
+def _data_end(fd: int, size: int) -> int:
+    end = 0
+    for _ in range(_EXTENTS if hasattr(os, "SEEK_DATA") else 0):
+        try:
+            data = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole follows
+                return end
+            raise
+        end = os.lseek(fd, data, os.SEEK_HOLE)
+    return size
 
 
 def _written(file: BinaryIO, offset: int, size: int, rows: int) -> int:
