@@ -158,3 +158,14 @@ def test_nothing_is_written_through_a_link_in_the_folder_of_a_run(pair, tmp_path
     (Path(second) / "track" / "metrics.jsonl").symlink_to(mine)
     assert main(["track", second, "--to", "json"]) in (0, 1, 2)
     assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize(("name", "sink"), [("track", "json"), ("tensorboard", "tensorboard")])
+def test_nothing_is_written_through_a_folder_that_is_a_link(pair, tmp_path, name, sink, capsys):
+    _, run = pair()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (Path(run) / name).symlink_to(mine)
+    assert main(["track", run, "--to", sink]) == 2
+    assert f"{name} is a link to {mine}" in capsys.readouterr().err
+    assert not list(mine.iterdir())

@@ -8,6 +8,7 @@ behind it. Only the first rank is followed; the others record the same numbers.
 from __future__ import annotations
 
 import dataclasses
+import os
 import stat
 import time
 from collections.abc import Iterable, Sequence
@@ -56,6 +57,7 @@ class Tracker:
     def __init__(
         self, run: Run, sink: Sink, settings: TrackSettings, *, fresh: bool = False
     ) -> None:
+        _refuse_links(run.track_folder, run.path / sink.target)
         self.sink = sink
         self._run, self._settings = run, settings
         self._path = run.track_folder / f"{sink.kind}.json"
@@ -221,6 +223,16 @@ class _Lane:
         if not epoch:
             return point
         return dataclasses.replace(point, values={**point.values, "epoch": float(epoch)})
+
+
+def _refuse_links(*folders: Path) -> None:
+    """Nothing is written through a link: a run from somebody else may have one to any folder."""
+    for folder in folders:
+        if folder.is_symlink():
+            raise RunFolderError(
+                f"{folder.name} is a link to {os.readlink(folder)}, in {folder.parent}; nothing is "
+                "written through links: remove it or put the folder itself there"
+            )
 
 
 def _merged(points: Iterable[Point]) -> list[Point]:
