@@ -57,6 +57,8 @@ def look(
     counted: Mapping[str, float] | None = None,
     times: Mapping[str, Any] | None = None,
     registering: Sequence[int] = (),
+    feeds: Sequence[int] = (),
+    history: Mapping[int, str] | None = None,
     **more: Any,
 ) -> tuple[str, dict[str, Any]]:
     """A ``line_times`` event; each line is (number, seconds, what differs from the loop's own)."""
@@ -71,6 +73,8 @@ def look(
         "turn": {"path": [places(LOOP[0] + 1)], "loop": [0, *LOOP], "outer": [0, 40, 70]},
         "now": profile(places, now, **(counted or {})),
         "registering": [places(line) for line in registering],
+        "feeds": [places(line) for line in feeds],
+        "history": [[places(line), name] for line, name in (history or {}).items()],
     }
     if baseline is not None:
         data["baseline"] = profile(places, baseline, **(counts or {}))

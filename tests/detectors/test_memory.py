@@ -374,3 +374,43 @@ def test_the_allocator_runs_out_again_and_again(make_rows, retries, found):
     judge = Judge()
     judge.feed(rows)
     assert [f.evidence["key"] for f in judge.findings] == ["retries"] * found
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "never"),
+    [
+        # The script's own line, outside of any call of the model.
+        ({"asked": 3.6e13}, "look at the sizes it is given", "halve the batch"),
+        ({"asked": 2e8}, "take only", "halve the batch"),
+        ({"asked": 2e8, "parts": {"weights": 1e8}}, "take only", "load it in bf16"),
+        ({"asked": 2e8, "batch": 32, "within": "0"}, "halve the batch", "take only"),
+        ({"asked": 2e8, "code": "loss.backward()"}, "halve the batch", "take only"),
+    ],
+)
+def test_who_needed_the_memory_is_asked_before_the_batch_is_blamed(make_event, facts, words, never):
+    data = {"parts": {"weights": 1e5}, "capacity": 2e10, "code": "x = torch.zeros(n, n)"}
+    judge = Judge()
+    judge.feed(None, [make_event("out_of_memory", 0, 1, **(data | facts))])
+    judge.close()
+    (finding,) = judge.findings
+    assert words in finding.advice and never not in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "never"),
+    [
+        ({"code": "seen.append(x.numpy())"}, "deque(maxlen", "on purpose"),
+        ({"code": "seen[step] = x.numpy()"}, "seen.clear()", "deque"),
+        ({"code": "seen += text", "single": True, "itself": True}, "anew", "clear()"),
+        ({"code": "seen.append(x)", "read": True}, "the loop reads seen", "write it to a file"),
+    ],
+)
+def test_what_grows_on_the_host_is_bounded_by_what_it_is(
+    make_rows, make_event, facts, words, never
+):
+    data = {"path": "seen", "bytes": 1e6, "steps": 60, "other_bytes": 1e7, "file": "a.py"}
+    judge = Judge()
+    judge.feed(make_rows(20), [make_event("growth", 0, 5, line=3, **(data | facts))])
+    (finding,) = judge.findings
+    assert finding.code == "MEM005"
+    assert words in finding.advice and never not in finding.advice

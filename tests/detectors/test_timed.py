@@ -245,11 +245,26 @@ def test_reads_that_belong_to_calls_of_the_model_are_none(make_rows):
     assert findings(make_rows, (kind, data | {"models": 64.0})) == []
 
 
-def test_the_guard_says_what_to_do(make_rows):
-    shape = "tensor 'x' size mismatch at index 0. expected 16, actual 17"
-    (sizes,) = findings(make_rows, compiled(guard=shape))
-    (number,) = findings(make_rows, compiled())
-    assert "dynamic=True" in sizes.advice and "torch.tensor(value)" in number.advice
+@pytest.mark.parametrize(
+    ("guard", "words"),
+    [
+        ("tensor 'x' size mismatch at index 0. expected 16, actual 17", "dynamic=True"),
+        ("L['x'].size()[0] == 16", "dynamic=True"),
+        ("k == 3", "torch.tensor(value)"),
+        ("s.window_size == 3", "torch.tensor(value)"),
+        ("len(parts) == 3", "number of items"),
+        ("tensor 'v' requires_grad mismatch. expected requires_grad=0", "alike"),
+        ("KeyError on d['extra2']", "same keys"),
+        ("name == 'step2'", "a text is compiled in"),
+        ("self.training == True", "switch"),
+        ("___check_obj_id(L['act'], 139)", "same object"),
+        ("something else", "keep what this guard asks for the same"),
+    ],
+)
+def test_the_guard_says_what_to_do(make_rows, guard, words):
+    (finding,) = findings(make_rows, compiled(guard=guard))
+    assert words in finding.advice
+    assert ("torch.tensor" in words) is ("torch.tensor" in finding.advice)
 
 
 # ---------------------------------------------------------------------- slower steps
@@ -298,13 +313,19 @@ def test_what_is_registered_again_and_again(make_rows):
     def event(was: Mapping[str, float], there: Mapping[str, float]) -> Told:
         return look("slow", now, before, counts=was, counted=there, registering=(20, 58))
 
-    (finding,) = findings(make_rows, event({"registered": 12}, {"registered": 21}))
+    first = event({"registered": 12}, {"registered": 21, "registered_before": 12})
+    again = event({"registered": 12}, {"registered": 30, "registered_before": 21})
+    (finding,) = findings(make_rows, first, again)
     # The one in the loop itself.
     assert (finding.evidence["what"], finding.line) == ("hooks", 58)
     # A model that has grown has new parameters, and one that has not has nothing new.
     more = {"registered": 21, "parameters": 6}
-    assert "hooks" not in kinds(make_rows, event({"registered": 12, "parameters": 4}, more))
+    grown = event({"registered": 12, "parameters": 4}, more)
+    assert "hooks" not in kinds(make_rows, grown, grown)
     assert "hooks" not in kinds(make_rows, event({"registered": 12}, {"registered": 12}))
+    # Nor is what is registered once, some time after the beginning.
+    once = event({"registered": 12}, {"registered": 21, "registered_before": 21})
+    assert "hooks" not in kinds(make_rows, first, once, once)
 
 
 @pytest.mark.parametrize(("now", "what"), [(32.0, "bigger_batches"), (17.0, "work")])
@@ -318,7 +339,7 @@ def test_what_is_meant_to_grow_is_information(make_rows, now, what):
 @pytest.mark.parametrize(
     ("mark", "before", "now", "what"),
     [
-        ("backward", {}, {}, ["graph"]),
+        ("backward", {}, {}, []),
         ("optimizer", {"parameters": 4}, {"parameters": 8}, ["more_parameters"]),
         ("model", {}, {}, []),
     ],
@@ -327,6 +348,37 @@ def test_a_library_is_slower_for_a_reason_or_by_itself(make_rows, mark, before, 
     rest = called(52, 0.0015, "")
     lines = [called(53, 0.0035, mark), rest], [called(53, 0.0005, mark), rest]
     assert kinds(make_rows, *[look("slow", *lines, counts=before, counted=now)] * 2) == what
+
+
+def test_a_longer_backward_pass_reaches_back_only_where_something_holds_old_graphs(make_rows):
+    """A rollout that is longer every time makes it slower, too."""
+    rest = called(52, 0.0015, "")
+    longer = look(
+        "slow", [called(53, 0.0035, "backward"), rest], [called(53, 0.0005, "backward"), rest]
+    )
+    chain = ("graph_chain", {"path": "h", "age": 9})
+    assert kinds(make_rows, longer, longer) == []
+    assert kinds(make_rows, chain, longer, longer) == ["graph"]
+
+
+def test_another_process_that_takes_the_processor_slows_no_line_down(make_rows):
+    assert kinds(make_rows, *[slower(counted={"delayed": 0.0001})] * 2) == ["work"]
+    assert kinds(make_rows, *[slower(counted={"delayed": 0.002})] * 2) == []
+    both = {"delayed": 0.002}
+    assert kinds(make_rows, *[slower(counts=both, counted=both)] * 2) == ["work"]
+
+
+def test_a_line_that_waits_is_not_told_to_do_less(make_rows):
+    waits = slower(0.02, times={"busier": False})
+    (finding,) = findings(make_rows, waits, waits)
+    assert finding.evidence["what"] == "wait" and "waits for" in finding.advice
+
+
+@pytest.mark.parametrize("history", ["losses", ""])
+def test_the_history_that_is_processed_is_named_or_not_claimed(make_rows, history):
+    (finding,) = findings(make_rows, *[slower(history={57: history} if history else {})] * 2)
+    assert ("all of losses" in finding.advice) is bool(history)
+    assert "history" not in finding.advice
 
 
 # ---------------------------------------------------------------------- stalls
@@ -342,6 +394,50 @@ def test_what_is_done_by_name(make_rows):
     work = (30, 0.02, {"path": (57, 30), "function": "saveBest"})
     (finding,) = findings(make_rows, stall_on(work))
     assert finding.evidence["what"] == "checkpoint" and finding.line == 30
+
+
+@pytest.mark.parametrize(
+    ("source", "function", "what"),
+    [
+        ({"calls": ["f.write"]}, "main", "log"),
+        ({"calls": ["open"], "code": 'with open(path, "a") as out:'}, "main", "log"),
+        ({"calls": ["wandb.log"]}, "main", "log"),
+        ({"calls": ["plt.hist"]}, "main", "plot"),
+        ({"calls": ["gc.collect"]}, "main", "gc"),
+        ({"calls": ["copy.deepcopy", "model.state_dict"]}, "main", "checkpoint"),
+        # Names of a kind, and nothing else of it.
+        ({"calls": ["memory.write"]}, "main", "work"),
+        ({"calls": ["open"], "code": 'with open(path, "rb") as data:'}, "main", "work"),
+        ({"calls": ["p.log"]}, "main", "work"),
+        ({"calls": ["zeros.scatter"]}, "main", "work"),
+        ({"calls": ["collector.collect"]}, "main", "work"),
+        ({"calls": ["target.load_state_dict", "online.state_dict"]}, "main", "work"),
+        ({"calls": ["copy.deepcopy"]}, "main", "work"),
+        ({}, "value_backup", "work"),
+        ({}, "draw_samples", "work"),
+        ({}, "log_likelihood", "work"),
+        ({}, "mine_valid_negatives", "work"),
+    ],
+)
+def test_a_name_alone_does_not_say_what_is_done(make_rows, source, function, what):
+    work = (30, 0.02, {"path": (57, 30), "function": function})
+    (finding,) = findings(make_rows, stall_on(work, sources={30: source}))
+    assert finding.evidence["what"] == what
+    assert ("other work" in finding.message) is (what == "work")
+
+
+def test_what_training_goes_on_with_is_no_fault(make_rows):
+    work = (30, 0.02, {"path": (57, 30), "function": "mine_valid_negatives"})
+    (finding,) = findings(make_rows, stall_on(work, feeds=[57]))
+    assert (finding.evidence["what"], finding.severity) == ("training", INFO)
+    assert "goes on with" in finding.message
+
+
+def test_an_evaluation_by_name_that_calls_models_is_one(make_rows):
+    work = (30, 0.011, {"path": (57, 30), "function": "validate"})
+    inside = (31, 0.009, {"path": (57, 31), "mark": "model", "direct": False})
+    (finding,) = findings(make_rows, stall_on(work, inside))
+    assert finding.evidence["what"] == "evaluation"
 
 
 def test_two_lines_of_one_stall_are_one_finding(make_rows):

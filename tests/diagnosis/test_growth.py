@@ -107,6 +107,21 @@ def test_what_the_source_says(tmp_path, source, grows, shrinks, tested):
     assert (found.grows, found.shrinks, found.tested) == (grows, shrinks, tested)
 
 
+@pytest.mark.parametrize(
+    ("use", "read"),
+    [
+        ("batch = random.sample(x, 32)", True),
+        ("recent = x[-100:]", True),
+        ("mean = sum(x) / len(x)", False),
+        ("print(x[-1])", False),
+    ],
+)
+def test_whether_a_loop_goes_on_with_what_grows(tmp_path, use, read):
+    file = tmp_path / "a.py"
+    file.write_text(f"x = []\nfor step in range(9):\n    x.append(step)\n    {use}\n")
+    assert habits(str(file), "x").read is read
+
+
 def test_statements_about_themselves(tmp_path):
     file = tmp_path / "a.py"
     file.write_text("a = 1\nfor i in b:\n    a = a + i\n    c = i\n")

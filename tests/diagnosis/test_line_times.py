@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from holdfast.diagnosis.throughput.line_times import LineTimes
-from holdfast.diagnosis.throughput.profiles import line_of, turn_of
+from holdfast.diagnosis.throughput.measured_lines import Places
+from holdfast.diagnosis.throughput.profiles import Line, Profile, line_of, turn_of
 from tests.conftest import Clock
 
 
@@ -190,3 +191,24 @@ def test_dynamo_does_not_compile_the_trace():
     profiled(lambda: model(torch.ones(2, 4)), steps=4)
     assert dynamo.utils.counters["frames"]["total"] == before
     dynamo.reset()
+
+
+def test_what_the_source_says_of_measured_lines(tmp_path):
+    file = str(tmp_path / "train.py")
+    source = (
+        "history = []\n"
+        "for step in range(9):\n"
+        "    if step % 4 == 0:\n"
+        "        hard = mined(x)\n"
+        "        kept = checked(x)\n"
+        "    loss = model(hard).mean()\n"
+        "    loss.backward()\n"
+        "    history.append(step)\n"
+        "    worst = sorted(history)[0]\n"
+        "    other = sorted(kept)\n"
+    )
+    (tmp_path / "train.py").write_text(source)
+    lines = [Line(((file, at),), seconds=1.0) for at in (4, 5, 9, 10)]
+    places, profile = Places(), Profile(4.0, lines=lines)
+    assert places.feeding(profile) == [places.number((file, 4))]
+    assert places.history(profile) == [[places.number((file, 9)), "history"]]

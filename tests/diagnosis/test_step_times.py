@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +11,7 @@ import pytest
 
 from holdfast.diagnosis.throughput import loop_clock
 from holdfast.diagnosis.throughput.exam_orders import ExamOrders, _stalls
-from holdfast.diagnosis.throughput.run_queue import RunQueue
+from holdfast.diagnosis.throughput.run_queue import RunQueue, longest
 from holdfast.diagnosis.throughput.step_times import StepTimes
 
 
@@ -214,3 +215,11 @@ def test_two_long_stalls_come_back_and_three_short_ones():
     assert seen(0.02, 35)
     assert not seen(0.007, 35)
     assert seen(0.007, 45)
+
+
+def test_the_thread_that_stood_in_line_longest_counts():
+    queue = RunQueue()
+    before = queue.of_threads()
+    assert str(threading.get_native_id()) in before
+    assert 0.0 <= longest(before, queue.of_threads()) < 10.0
+    assert longest({}, {}) == 0.0

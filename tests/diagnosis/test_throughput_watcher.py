@@ -71,7 +71,7 @@ def test_a_look_ends_where_no_step_says_anything(watched, purpose: str, most: in
     """On a slow host the trace made our own part of every step too long to count it."""
     time = watched.state.watchers.time
     exam = LineExam(purpose, time._lines, time._times)
-    assert exam.begin(sys._getframe())
+    assert exam.begin(sys._getframe(), time._clock)
     time._clock.begins = True
     try:
         steps = next(n for n in range(1, 100) if exam.step(time._clock, sys._getframe()))
@@ -216,7 +216,7 @@ def test_a_line_that_waits_for_memory(watched, clock, monkeypatch, counts):
     monkeypatch.setattr(step_counts, "retries", lambda: allocator.retries if counts else 0)
     allocating(100, allocator)
     (finding,) = findings(watched, "TPT004")
-    assert finding.evidence["what"] == ("retries" if counts else "work")
+    assert finding.evidence["what"] == ("retries" if counts else "wait")
     assert finding.line in (
         here(allocating, "# allocates"), here(Allocator.allocate, "self.clock.sleep"),
     )  # fmt: skip

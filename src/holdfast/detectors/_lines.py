@@ -167,6 +167,10 @@ class Look:
     registering: Sequence[Place]
     """Lines that register hooks or parametrizations."""
     stalls: Sequence[Stalled]
+    feeds: Sequence[Place] = ()
+    """Lines that make what a backward pass goes through, as the source says."""
+    history: Mapping[Place, str] = field(default_factory=dict[Place, str])
+    """What a line reads, or one that leads to it, and the source lets grow."""
     cores: int = 0
     """Cores that the process may use; 0 where it is not recorded."""
     ranks: int = 1
@@ -194,6 +198,8 @@ def read_look(event: Event) -> Look | None:
             baseline=_profile(data["baseline"], places) if data.get("baseline") else None,
             registering=[places[int(i)] for i in data.get("registering", ())],
             stalls=[_stalled(*stall) for stall in data.get("stalls", ())],
+            feeds=[places[int(i)] for i in data.get("feeds", ())],
+            history={places[int(i)]: str(name) for i, name in data.get("history", ())},
             cores=int(data.get("cores", 0)),
             ranks=int(data.get("ranks", 1)),
         )

@@ -84,9 +84,22 @@ class HostGrowth(GrowthDetector):
         """What to do at that line."""
         path, line = str(event.data.get("path") or "the container"), code_of(event.data)
         where = f" at `{line}`" if line else ""
+        if event.data.get("read"):
+            return (
+                f"the loop reads {path}: where its newest items are enough, take the old ones out"
+                f"{where}; where all are needed, it grows on purpose"
+            )
+        if event.data.get("single"):
+            return (
+                f"write each part to a file instead of joining it to {path}{where}, or begin "
+                f"{path} anew when it has been used"
+            )
+        # A deque takes the place of a list, not of a dictionary or a set.
+        listed = any(word in line for word in (".append(", ".extend(", "+="))
+        bound = "collections.deque(maxlen=...), or " if listed else ""
         return (
             f"write it to a file instead of keeping it in {path}{where}, or bound it: "
-            f"collections.deque(maxlen=...), or {path}.clear() after use"
+            f"{bound}{path}.clear() after use"
         )
 
     def headline(self, event: Event) -> str:

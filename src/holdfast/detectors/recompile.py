@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,6 +10,31 @@ from ..types import Event, Severity
 from ._events import number
 from ._lines import Place
 from ._timed import Claim, TimedDetector, quoted
+
+_UNKNOWN = "keep what this guard asks for the same from call to call"
+# What to do, by what a guard asks for; the first that fits.
+_CURES = tuple(
+    (re.compile(asks), told)
+    for asks, told in (
+        (r"\blen\(", "give it the same number of items, or one tensor of them"),
+        (
+            r"(requires_grad|dtype|device|dispatch key set|rank) mismatch",
+            "give it tensors that are alike in dtype, device, dimensions and requires_grad",
+        ),
+        (
+            r"(size|stride) mismatch|\.(size|stride)\(\)|\.shape\b",
+            "use few sizes (pad, drop_last=True) or compile with dynamic=True",
+        ),
+        (r"^KeyError|\.keys\(\)|\bin [\w.\[\]']+$", "give it the same keys each time"),
+        (r"== ['\"]", "a text is compiled in: give it few different ones"),
+        (r"== (True|False|None)$", "keep this switch the same, or compile for each of its values"),
+        (
+            r"== -?[\d.]+(e-?\d+)?$",
+            "pass the value that changes as a tensor, torch.tensor(value), or keep it fixed",
+        ),
+        (r"check_(obj|type)_id|\bid\(", "give it the same object each time: make it once"),
+    )
+)
 
 
 class Recompile(TimedDetector):
@@ -74,10 +100,7 @@ class Recompile(TimedDetector):
         if text["file"] and at > 0:
             around = tuple((int(n), str(t)) for n, t in event.data.get("excerpt") or ())
             place = Place(text["file"], int(at), int(at), text["code"], excerpt=around)
-        if any(word in text["guard"] for word in ("size", "stride", "shape")):
-            cure = "use few sizes (pad, drop_last=True) or compile with dynamic=True"
-        else:
-            cure = "pass the value that changes as a tensor, torch.tensor(value), or keep it fixed"
+        cure = next((told for asks, told in _CURES if asks.search(text["guard"])), _UNKNOWN)
         run = seconds + (trained if trained > 0 else 0.0)
         yield Claim(
             what=f"makes torch.compile recompile {text['name'] or 'a function'}: {times:.0f} "

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ..types import Event, Severity
+from ._events import number
 from ._lines import (
     Line,
     Look,
@@ -20,8 +21,12 @@ from ._timed import (
     ms,
     quoted,
 )
+from ._window import Window
 
 _PASSES = ("model", "backward")
+_CHAIN = "graph_chain"
+# Events about values that keep graphs.
+_HOLDS = (_CHAIN, "growth")
 _MEANT = {
     "bigger_batches": "the model gets larger inputs than before",
     "more_parameters": "more parameters have gradients than before",
@@ -36,19 +41,20 @@ class SlowDown(TimedDetector):
         The lines of the loop are timed again and compared with their times at the beginning: a
         line that became slower while the rest did not is the cause, unless the device's allocator
         ran out of memory meanwhile: then that is. A slower host slows all lines and is not
-        reported.
+        reported, nor is what a thread of the process stood in line for a processor.
 
     Why it matters:
         Work that grows with the step number has a quadratic total cost: a run that is a fifth
         slower after 1,000 steps is unusable after 100,000.
 
     Evidence:
-        ``before_ms`` and ``now_ms`` of a step, ``line_before_ms`` and ``line_now_ms`` of the line,
-        ``explains``: its share of the growth, ``mark``: part of the step, ``what``: ``work``,
-        ``hooks``, ``graph``, ``retries`` (of the allocator), or what is mostly intended:
-        ``bigger_batches``, ``more_parameters``; ``share`` of a step that was added, ``lost``
-        seconds so far; ``function``, ``statement`` and ``key``; ``headline`` and ``source``, the
-        statement and the lines around it.
+        ``before_ms`` and ``now_ms`` of a step, ``line_before_ms`` and ``line_now_ms`` of
+        the line, ``explains``: its share of the growth, ``mark``: part of the step,
+        ``what``: ``work``, ``wait`` (longer, without more processor time), ``hooks``,
+        ``graph``, ``retries`` (of the allocator), or what is mostly intended:
+        ``bigger_batches``, ``more_parameters``; ``share`` of a step that was added,
+        ``lost`` seconds so far; ``function``, ``statement`` and ``key``; ``headline`` and
+        ``source``, the statement and the lines around it.
 
     Usual causes:
         - A growing list that is searched, averaged, sorted, joined or rewritten on every step.
@@ -102,8 +108,19 @@ class SlowDown(TimedDetector):
         """Share of the growth that such a line must explain; a guess."""
         bigger: float = 1.15
         """Factor on the size of the model's inputs; a guess."""
+        delayed: float = 0.3
+        """Share of the growth in which a thread stood in line, as far as more than in the
+        beginning, from which on other processes may have made all of it; a guess."""
         retries: float = 4.0
         """Allocator retries since the beginning that slow the allocating lines; a guess."""
+
+    def _due_claims(self, window: Window, events: Sequence[Event]) -> Iterator[tuple[int, Claim]]:
+        """As all; that a graph reaches further back takes a value that holds old ones."""
+        held = [e.step for e in window.events if e.kind in _HOLDS and _graphs(e)]
+        for row, claim in super()._due_claims(window, events):
+            step = int(window.rows["step"][row])
+            if claim.evidence["what"] != "graph" or any(at <= step for at in held):
+                yield row, claim
 
     def claims(self, event: Event) -> Iterator[Claim]:
         """The line that became slower while the rest did not."""
@@ -120,6 +137,9 @@ class SlowDown(TimedDetector):
         now, times = look.now, look.times
         early, late = _grouped(look, before), _grouped(look, now)
         risen = max(now.seconds - before.seconds, times.last_block - times.fastest_block, 1e-9)
+        # Other processes have taken it: a thread of ours stood in line for a processor.
+        if now.count("delayed") - before.count("delayed") >= self.options.delayed * risen:
+            return None
         grown = self._most_grown(early, late, before, now)
         if grown is not None:
             # Including the model that is called there.
@@ -176,7 +196,9 @@ class SlowDown(TimedDetector):
             # Several ranks wait for the slowest of them there, which RNK002 tells.
             return "" if look.ranks > 1 else "graph"
         # Within a library, nothing of the user's has grown.
-        return "" if line.mark and not line.direct else "work"
+        if line.mark and not line.direct:
+            return ""
+        return "work" if look.times.busier else "wait"
 
     # ------------------------------------------------------------------ what is said
 
@@ -191,10 +213,11 @@ class SlowDown(TimedDetector):
         else:
             each = f"{ms(grown.was):.3g} -> {ms(line.seconds):.3g} ms per step"
             why = ", the allocator runs out of memory" if what == "retries" else ""
-            said = f"slows down ({each}{why}): {steps}"
+            slows = "takes longer, and no more of the processor" if what == "wait" else "slows down"
+            said = f"{slows} ({each}{why}): {steps}"
         return Claim(
             what=said,
-            advice=_advice(what, quoted(grown.place)),
+            advice=_advice(what, quoted(grown.place), look.history.get(grown.place, "")),
             severity=Severity.INFO if what in _MEANT else Severity.WARNING,
             confidence=0.5 if what in _MEANT else max(0.5, min(0.95, grown.explains)),
             share=max(0.0, 1 - before / now) if now else 0.0,
@@ -211,7 +234,7 @@ class SlowDown(TimedDetector):
                 "explains": grown.explains,
                 "mark": line.mark,
             },
-            sure=what not in ("work", "graph"),
+            sure=what not in ("work", "wait", "graph", "hooks"),
         )
 
 
@@ -235,13 +258,19 @@ class _Grown:
         return self.cause or self.line.at
 
 
+def _graphs(event: Event) -> bool:
+    return event.kind == _CHAIN or number(event, "graphs") > 0
+
+
 _Groups = dict[tuple[str, int, str], Line]
 
 
 def _hooks(look: Look, before: Profile) -> Place | None:
     """The line that registers another hook every step."""
     now = look.now
-    more = now.count("registered") > before.count("registered")
+    # Since the beginning, and since the last look: what is registered once is no growth.
+    least = max(before.count("registered"), now.count("registered_before"))
+    more = now.count("registered") > least
     # A model that has grown has more modules too.
     if not more or now.count("parameters") > before.count("parameters"):
         return None
@@ -281,7 +310,7 @@ def _part(more: float, risen: float) -> float:
     return round(max(0.0, min(1.0, more / risen)), 3)
 
 
-def _advice(what: str, code: str) -> str:
+def _advice(what: str, code: str, history: str) -> str:
     if what in _MEANT:
         return "nothing if intended (a curriculum, unfreezing); otherwise find what grows here"
     if what == "hooks":
@@ -290,7 +319,11 @@ def _advice(what: str, code: str) -> str:
         return "free some memory: a smaller batch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     if what == "graph":
         return f"detach what is kept from step to step: backward at {code} reaches further back"
+    if what == "wait":
+        return f"see what {code} waits for: the device, a disk, a network, a lock, another thread"
+    if not history:
+        return f"see what grows in {code}: a length, a count, a file; nothing if that is intended"
     return (
-        f"do not process the whole history in {code}: keep a running value, "
+        f"do not process all of {history} in {code}: keep a running value, "
         "a deque(maxlen=...), a set for lookups, or run it every N steps"
     )

@@ -16,9 +16,9 @@ from ._lines import (
     Profile,
     Turn,
     read_look,
-    words_of,
 )
 from ._source_change import replaced
+from ._stall_kinds import by_calls, by_name, certain
 from ._timed import (
     Claim,
     TimedDetector,
@@ -28,55 +28,25 @@ from ._timed import (
 )
 
 _WHAT = {
-    "checkpoint": ("saves state", "save once per epoch or every few minutes"),
+    "checkpoint": ("saves", "save once per epoch or every few minutes"),
     "log": ("writes logs", "write less often, append instead of rewriting, do not flush each time"),
     "plot": ("draws", "draw once per epoch, from values that were collected"),
     "gc": ("collects garbage", "leave it to Python, or do it once per epoch"),
     "statistics": ("computes statistics", "do it every few hundred steps, on a sample"),
     "evaluation": ("evaluates", "evaluate once per epoch or on fewer batches"),
     "wait": ("waits for something else", "do not wait for it in the loop"),
-    "work": ("does other work", "do it less often if possible"),
+    "work": ("does other work", "do it less often if the training allows that"),
+    "training": (
+        "makes what training goes on with",
+        "do it less often if the training may go on with older values",
+    ),
 }
 # What may be done on every N-th step as well as on each; the rest has its own right time.
 _RARELY = ("checkpoint", "log", "plot", "statistics")
 _ROUND = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 _LEFT = 0.02
-# Kind of work, by what a statement calls.
-_CALLS = {
-    "checkpoint": {
-        "torch.save", "save", "pickle.dump", "json.dump", "joblib.dump", "np.save", "np.savez",
-        "save_pretrained", "save_file", "dump", "fsync", "copyfile", "deepcopy", "state_dict",
-    },
-    "log": {
-        "open", "write", "writerow", "writelines", "flush", "print", "to_csv", "add_scalar",
-        "add_scalars", "log", "info", "debug", "dumps", "log_metric",
-    },
-    "plot": {"savefig", "plot", "hist", "scatter", "imshow", "show", "draw", "subplots", "figure"},
-    "gc": {"gc.collect", "collect", "empty_cache"},
-    "wait": {"sleep", "subprocess.run", "check_output", "system", "popen", "urlopen", "post"},
-    "statistics": {
-        "histogram", "histc", "add_histogram", "percentile", "quantile", "svd", "svdvals",
-        "eigvals", "matrix_rank", "corrcoef", "unique", "bincount", "confusion_matrix",
-    },
-}  # fmt: skip
-# The same by parts of a name, where a function of the user's does it.
-_WORDS = {
-    "checkpoint": {"save", "checkpoint", "ckpt", "dump", "snapshot", "persist", "backup", "export"},
-    "evaluation": {"eval", "evaluate", "evaluation", "valid", "validate", "validation", "test"},
-    "plot": {"plot", "draw", "figure", "render", "visualize", "visualise", "picture"},
-    "statistics": {"hist", "histogram", "histograms", "stats", "statistics", "spectrum", "norms"},
-    "log": {"log", "logs", "logger", "write", "report", "metrics", "summary", "record", "progress"},
-}
-# Logarithms write no logs.
-_NUMBERS = {
-    "torch.log",
-    "np.log",
-    "numpy.log",
-    "math.log",
-    "log_prob",
-    "log_softmax",
-    "log_sigmoid",
-}
+# Share of a stall that is spent in models where it is called an evaluation; a guess.
+_EVALUATES = 0.3
 
 
 class Stall(TimedDetector):
@@ -167,7 +137,11 @@ class Stall(TimedDetector):
         more, best = max(own, key=lambda pair: pair[0], default=(0.0, None))
         if best is not None and more >= options.explains * excess:
             place, function, inner = best.at, best.function, turn.inner(best)
-            what = _by_calls(place) or _by_calls(inner) or _by_name(best, turn)
+            way = best.path[turn.depth :]
+            what = by_calls(place) or by_calls(inner) or by_name(function, way)
+            told = what if certain(what, function, (inner, *way)) else ""
+            if what == "evaluation" and _models(look) >= _EVALUATES * excess:
+                told = what
         else:
             spent: dict[Place, float] = {}
             for entry, seconds, _ in above:
@@ -179,13 +153,22 @@ class Stall(TimedDetector):
                 return  # part of the training, as the generator every fifth step
             place = inner = max(spent, key=lambda at: spent[at])
             function, what = "", "evaluation"
+            told = what if _models(look) >= _EVALUATES * excess else ""
         if between and what == "evaluation":
-            if look.now.spent("model") - look.baseline.spent("model") >= options.models * excess:
+            if _models(look) >= options.models * excess:
                 return  # ordinary work between two epochs
-            what = ""
+            what = told = ""
+        if {place, inner} & set(look.feeds):
+            told = "training"
         every, each = _distance(look), sum(s.excess for s in look.stalls) / len(look.stalls)
         share = each / (each + every * typical)
-        claim = self._claim(look, place, function, what or "work", every, share, each, typical)
+        least = options.share if what else options.unknown
+        bad = share >= least and every <= options.every and told != "training"
+        # Another process may have made a line slow, at just that time.
+        sure = bool(what) and every > 1
+        claim = self._claim(look, place, function, told or "work", every, share, each, typical)
+        severity = Severity.WARNING if bad else Severity.INFO
+        claim = replace(claim, severity=severity, confidence=0.9 if bad else 0.5, sure=sure)
         yield replace(claim, case=f"{inner.file}:{inner.line}")
 
     def _claim(
@@ -201,14 +184,12 @@ class Stall(TimedDetector):
     ) -> Claim:
         does, cure = _WHAT[what]
         often = "on every step" if every <= 1 else f"about every {every:.0f} steps"
-        least = self.options.unknown if what == "work" else self.options.share
-        bad = share >= least and every <= self.options.every
         return Claim(
             what=f"{does} {often}: {ms(each):.3g} ms each, a step takes {ms(step):.3g} ms, "
             f"{share:.0%} of the time",
             advice=f"{cure}: {quoted(place)}",
-            severity=Severity.WARNING if bad else Severity.INFO,
-            confidence=0.9 if bad else 0.5,
+            severity=Severity.INFO,
+            confidence=0.5,
             share=share,
             seconds=look.times.seconds,
             place=place,
@@ -222,8 +203,6 @@ class Stall(TimedDetector):
                 "step_ms": ms(step),
                 "stalls": len(look.stalls),
             },
-            # Another process may have made a line slow, at just that time.
-            sure=what != "work" and every > 1,
         )
 
 
@@ -271,28 +250,15 @@ def _above(
         yield entry, line.seconds - (1.2 * same.seconds if same is not None else 0.0), line
 
 
+def _models(look: Look) -> float:
+    """Seconds that models take on stalled steps more than on ordinary ones."""
+    before = look.baseline.spent("model") if look.baseline is not None else 0.0
+    return look.now.spent("model") - before
+
+
 def _distance(look: Look) -> float:
     """Steps between two stalls; some of the timed ones are not counted."""
     gaps = sorted(b.step - a.step for a, b in pairwise(look.stalls))
     # Of two gaps the longer one: a stall that was timed may be long enough for two steps.
     middle = (len(gaps) - 1) // 2 if len(gaps) > 2 else len(gaps) - 1
     return max(1.0, float(gaps[middle])) if gaps else 1.0
-
-
-def _by_calls(place: Place) -> str:
-    """What a statement is for, by what it calls; "" where that is not known."""
-    place = _without_numbers(place)
-    return next((kind for kind, names in _CALLS.items() if place.calls_any(names)), "")
-
-
-def _by_name(line: Line, turn: Turn) -> str:
-    """The same, by the names of the functions on the way from the loop to the line."""
-    path = map(_without_numbers, line.path[turn.depth :])
-    found = set(words_of(line.function)).union(*(at.words for at in path))
-    return next((kind for kind, words in _WORDS.items() if words & found), "")
-
-
-def _without_numbers(place: Place) -> Place:
-    """The same statement without its logarithms."""
-    calls = [c for c in place.calls if c not in _NUMBERS and c.split(".")[-1] not in _NUMBERS]
-    return place if len(calls) == len(place.calls) else replace(place, calls=tuple(calls))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from ..types import Event, Severity
 from ._events import number
-from ._memory import MemoryDetector, amount, at, place_of
+from ._memory import MemoryDetector, amount, at, code_of, place_of
 from .base import Detector
 from .kills import DIED, Kill, limit_advice, limit_words
 
@@ -213,9 +214,13 @@ class TooBig(MemoryDetector):
             )
         asked, capacity = number(event, "asked"), number(event, "capacity")
         if not asked > 0 and sum(parts.values()) < self.options.small * capacity:
+            return _elsewhere(parts)
+        if _own_code(event) and asked + sum(parts.values()) < self.options.filled * capacity / 2:
+            return _elsewhere(parts)
+        if _own_code(event) and asked > sum(parts.values()):
             return (
-                f"model and optimizer take only {amount(sum(parts.values()))}: look at what this "
-                "line makes and what the script keeps (lists, caches, data read at once)"
+                f"`{code_of(event.data)}` asks for {amount(asked)} at once, whatever the model "
+                "needs: look at the sizes it is given; make it in parts and keep what is needed"
             )
         if asked > sum(parts.values()):
             largest = "one tensor"
@@ -293,6 +298,20 @@ _LOSS = (
     "watch.run_step(lambda batch: loss_of(model(batch[0]), batch[1]), batch) in place of forward, "
     "backward and step; or a smaller batch with accumulation, or bf16 autocast"
 )
+
+
+def _elsewhere(parts: Mapping[str, float]) -> str:
+    return (
+        f"model and optimizer take only {amount(sum(parts.values()))}: look at what this "
+        "line makes and what the script keeps (lists, caches, data read at once)"
+    )
+
+
+def _own_code(event: Event) -> bool:
+    """Whether the script's own line ran out, with no call of a model, backward or step in it."""
+    code = code_of(event.data)
+    called = "batch" in event.data or event.data.get("phase") or event.data.get("within")
+    return bool(code) and not called and not re.search(r"\.(backward|step)\(", code)
 
 
 def _in_loss(event: Event) -> bool:

@@ -83,4 +83,5 @@ def _of_name(held: Held) -> dict[str, Any]:
         "capped": known.capped,
         "shrinks": known.shrinks,
         "tested": known.tested,
+        "read": known.read,
     }

@@ -14,6 +14,7 @@ from .loops import innermost, statements
 
 _GROW = {"append", "extend", "add", "update", "insert", "appendleft", "setdefault", "push"}
 _SHRINK = {"clear", "pop", "popleft", "popitem", "remove"}
+_DRAWS = {"sample", "choice", "choices"}
 _REGISTERS = re.compile(r"\bregister_(\w*hook|parametrization)\(")
 _ASSIGNS = ast.Assign | ast.AnnAssign | ast.AugAssign
 _LEAVES = ast.Return | ast.Continue | ast.Break | ast.Raise
@@ -29,6 +30,8 @@ class Habits:
     """Something takes items out, or begins anew inside a loop or a function that is called."""
     tested: bool = False
     """What is in it is asked before it grows, as caches do."""
+    read: bool = False
+    """A loop, or a function, goes on with what is in it, and not only with its length."""
     capped: bool = False
     """It grows only while it is shorter than something."""
     assigned: list[int] = field(default_factory=list[int])
@@ -62,6 +65,7 @@ def habits(file: str, name: str, scope: str = "") -> Habits:
         part = getattr(node, "test", None) if hasattr(node, "body") else node
         if part is not None:
             found.tested |= any(_inside(container, name) for _, container in questions(part))
+            found.read |= again and _reads(part, name)
             _calls(part, node.lineno if again else 0, name, found)
     found.assigned += begun
     return found
@@ -78,6 +82,29 @@ def _calls(node: ast.AST, line: int, name: str, found: Habits) -> None:
                 found.grows.append(line)
                 found.tested |= method == "setdefault"
             found.shrinks |= method in _SHRINK
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    """Whether an item of the name, or all of them, are taken to go on with.
+
+    What is printed, counted or summed up for people is not.
+    """
+    if isinstance(node, ast.Expr):
+        return False
+    value = getattr(node, "value", node) if isinstance(node, _ASSIGNS | ast.Return) else node
+    if value is None or isinstance(node, ast.AugAssign):
+        return False
+    return any(_takes(part, name) for part in ast.walk(value))
+
+
+def _takes(node: ast.AST, name: str) -> bool:
+    """``name[i]``, ``random.sample(name, 32)``."""
+    if isinstance(node, ast.Subscript):
+        return _named(node.value, name)
+    if not isinstance(node, ast.Call):
+        return False
+    called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    return called in _DRAWS and any(_inside(given, name) for given in node.args)
 
 
 def _assignment(

@@ -131,14 +131,20 @@ def statement(file: str, line: int) -> Statement:
     found = innermost(file, line)
     if found is None:
         return Statement(line, linecache.getline(file, line).strip())
-    node = found.node
-    last, parts = node.end_lineno or node.lineno, list[ast.AST]([node])
+    node, parts = found.node, parts_of(found.node)
+    last = node.end_lineno or node.lineno
     if hasattr(node, "body"):
-        parts = [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.expr | ast.withitem)]
         last = max([node.lineno, *(getattr(n, "end_lineno", 0) or 0 for n in parts)])
     calls = [n for part in parts for n in ast.walk(part) if isinstance(n, ast.Call)]
     text = " ".join(linecache.getline(file, n).strip() for n in range(node.lineno, last + 1))
     return Statement(node.lineno, text, tuple(_dotted(call.func) for call in calls))
+
+
+def parts_of(node: ast.stmt) -> list[ast.AST]:
+    """A statement, or the expressions in the head of one that has a body."""
+    if not hasattr(node, "body"):
+        return [node]
+    return [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.expr | ast.withitem)]
 
 
 def _dotted(node: ast.expr) -> str:

@@ -26,6 +26,7 @@ from .profiles import (
     line_of,
     turn_of,
 )
+from .run_queue import longest
 from .step_times import StepTimes
 
 # Steps under a trace: at least, until so many seconds, at most; and on the hunt for rare ones.
@@ -68,15 +69,20 @@ class LineExam:
         self._walls: list[float] = []
         self._waits: list[float] = []
         self._ends: list[Spot] = []
+        self._in_line: dict[str, float] = {}
+        self._delayed = 0.0
+        """Seconds in all steps in which the thread that stood in line longest did so."""
 
-    def begin(self, frame: FrameType) -> bool:
+    def begin(self, frame: FrameType, clock: LoopClock) -> bool:
         """Time the lines from here on; False where somebody else traces."""
         self.turn = turn_of(frame)
+        self._in_line = clock.in_line()
         return self._lines.begin(frame)
 
     def step(self, clock: LoopClock, frame: FrameType) -> bool:
         """A step is over; True when that was the last one to look at."""
-        wall = self._lines.step(clock.wall)
+        # Nor is what other processes took a stall here.
+        wall = max(0.0, self._lines.step(clock.wall) - clock.queued)
         self._ends.append(line_of(frame))
         self._walls.append(math.inf if clock.begins else wall)
         self._waits.append(clock.waited)
@@ -87,6 +93,7 @@ class LineExam:
         if self._lines.running and not self._enough():
             return False
         self._lines.stop(frame)
+        self._delayed = longest(self._in_line, clock.in_line())
         return True
 
     def _enough(self) -> bool:
@@ -144,6 +151,7 @@ class LineExam:
                 "parameters": parameters,
                 "registered": step_counts.registered_on(models()),
                 "retries": step_counts.retries(),
+                "delayed": self._delayed / len(self._walls),
             }
         return profile
 
@@ -164,9 +172,11 @@ class LineExam:
             baseline = self.profile or reference
             stalls = times.stalled(_WITHIN)
             data["stalls"] = [[s.step, round(s.excess, 6), s.step in feed.epochs] for s in stalls]
+            data["feeds"] = places.feeding(now)
         data["now"] = places.profile(now, baseline)
         if baseline is not None:
             data["baseline"] = places.profile(baseline, now)
         if self.purpose == "slow":
             data["registering"] = places.registering()
+            data["history"] = places.history(now)
         return data | places.data()

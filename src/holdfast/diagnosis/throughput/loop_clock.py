@@ -145,6 +145,10 @@ class LoopClock:
         self.step = step
         return not first
 
+    def in_line(self) -> dict[str, float]:
+        """Seconds in which others had the processor so far, by thread of this process."""
+        return self._queue.of_threads()
+
     def runs(self, traced: bool) -> None:
         """All that is ours is done; ``traced``: by somebody else, and all is slow."""
         self._traced = traced

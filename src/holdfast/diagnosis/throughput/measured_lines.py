@@ -8,15 +8,17 @@ A place (file and line) is written down once and referred to by its number:
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
 from linecache import getline
 from typing import Any
 
 from ..source.caches import asked_before
 from ..source.excerpts import source_of
-from ..source.growers import registers
-from ..source.loops import loop_of, statement
+from ..source.growers import habits, registers
+from ..source.loops import innermost, loop_of, parts_of, statement
 from ..source.place import from_here
+from ..source.training_calls import training_in
 from .line_tree import FETCH
 from .profiles import (
     Line,
@@ -32,6 +34,8 @@ _LEADING = 6
 # Share of a step that a line must take.
 _SHARE = 0.01
 _CODE = 160
+# Files that are read for what leads to a backward pass.
+_FILES = 16
 # Lines of source in one event: some fifteen places with what stands around them.
 _SOURCE = 160
 
@@ -79,7 +83,8 @@ class Places:
 
     def profile(self, profile: Profile, beside: Profile | None = None) -> dict[str, Any]:
         """The lines of a step that matter, there or in another step beside it."""
-        spots = _matter(profile) | (_matter(beside) if beside is not None else set())
+        spots = {line.spot for line in _matter(profile)}
+        spots |= {line.spot for line in _matter(beside)} if beside is not None else set[Spot]()
         lines = [line for line in profile.lines if line.spot in spots][:_LINES]
         chosen = {id(line) for line in lines}
         lines += [line for line in _leading(profile.lines) if id(line) not in chosen]
@@ -104,6 +109,25 @@ class Places:
         found = [(file, line) for file in self._files for line in registers(file)]
         return [self.number(spot) for spot in found[:_LEADING]]
 
+    def feeding(self, profile: Profile) -> list[int]:
+        """Lines that make what a backward pass goes through."""
+        spots = [spot for line in _matter(profile) for spot in line.path]
+        training = training_in(tuple(dict.fromkeys(file for file, _ in spots))[:_FILES])
+        made = training.lines | training.handed
+        return [
+            self.number(spot)
+            for spot in dict.fromkeys(spots)
+            if (found := innermost(*spot)) is not None and (spot[0], found.node.lineno) in made
+        ]
+
+    def history(self, profile: Profile) -> list[list[Any]]:
+        """Lines with what they read, or a line that leads there, and the source lets grow."""
+        found: list[list[Any]] = []
+        for line in _matter(profile):
+            if line.direct and (name := next(filter(None, map(_growing, line.path[::-1])), "")):
+                found.append([self.number(line.spot), name])
+        return found
+
     def data(self) -> dict[str, Any]:
         """All of them."""
         source = [sorted(self._source.get(file, {}).items()) for file in self._files]
@@ -122,9 +146,24 @@ class Places:
                 self._lines += 1
 
 
-def _matter(profile: Profile) -> set[Spot]:
+def _matter(profile: Profile) -> list[Line]:
     least = _SHARE * profile.seconds
-    return {line.spot for line in profile.lines if line.seconds >= least}
+    return [line for line in profile.lines if line.seconds >= least]
+
+
+def _growing(spot: Spot) -> str:
+    """What the statement at a line reads that grows with the turns of a loop; "" for nothing."""
+    found = innermost(*spot)
+    if found is None:
+        return ""
+    scope = found.functions[-1] if found.functions else ""
+    for part in (p for each in parts_of(found.node) for p in ast.walk(each)):
+        name = getattr(part, "attr", getattr(part, "id", ""))
+        if isinstance(part, ast.Name | ast.Attribute) and name:
+            known = habits(spot[0], name, scope if isinstance(part, ast.Name) else "")
+            if known.grows and not known.shrinks and not known.capped:
+                return ast.unparse(part)
+    return ""
 
 
 def _leading(lines: Sequence[Line]) -> Iterable[Line]:

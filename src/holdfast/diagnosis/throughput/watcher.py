@@ -50,6 +50,8 @@ class TimeWatch:
         self._reading = False
         """Reads of tensors are being counted."""
         self._reference: Profile | None = None
+        self._registered = 0.0
+        """Hooks at the last look."""
 
     # ------------------------------------------------------------------ moments
 
@@ -70,7 +72,7 @@ class TimeWatch:
             return
         if self._ordered is not None:
             exam, self._ordered = self._ordered, None
-            if exam.begin(frame):
+            if exam.begin(frame, self._clock):
                 self._exam = exam
         self._clock.runs(self._exam is None and sys.gettrace() is not None)
 
@@ -164,6 +166,11 @@ class TimeWatch:
             self._clock.home = exam.home
             return
         now = exam.measure(len(record.positions), self._training.known_models)
+        if now is not None and "registered" in now.counts:
+            self._registered, now.counts["registered_before"] = (
+                now.counts["registered"],
+                self._registered,
+            )
         if now is not None:
             data = exam.data(now, self._reference, self._feed)
             self._training.record("line_times", data | {"ranks": ranks()})
