@@ -6,6 +6,7 @@ import signal as signals
 
 from ..kills import Kill, limit_advice
 from ..peers import ENDED_PROCESS, GONE, many_ranks, peer_is_gone
+from .bus_error import bus_error
 from .facts import Cause, Crash, listed, mapping, whole
 
 # What the system calls them, as torch prints it.
@@ -50,11 +51,7 @@ def ended_worker(crash: Crash) -> Cause | None:
     signal = _signal(code, (found[3] or "").strip() if found else "")
     who = "a loader worker" if number is None else f"loader worker {number} (pid {pid})"
     if signal == "SIGBUS":
-        return Cause(
-            headline=f"{who} died of too little shared memory (SIGBUS)",
-            advice="give the container more (docker run --shm-size=8g), use fewer workers or a "
-            "smaller prefetch_factor, or set_sharing_strategy('file_system')",
-        )
+        return bus_error(crash, who)
     if signal in ("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"):
         return Cause(
             headline=f"{who} died ({signal})",

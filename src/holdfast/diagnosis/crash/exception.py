@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -36,6 +38,26 @@ def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[An
         batches: those that the loop was working on.
         models: the models behind the optimizers.
     """
+    with _no_news_of_children():
+        return _facts(error, batches, models)
+
+
+@contextlib.contextmanager
+def _no_news_of_children() -> Iterator[None]:
+    """Handle no SIGCHLD meanwhile: torch's handler raises anew for a worker that has died, in
+    whatever line is being run."""
+    before = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def _facts(error: BaseException, batches: Sequence[Any], models: Sequence[Any]) -> Facts:
     blamed = _blamed(error)
     for call in blamed:
         if call.is_users:
@@ -108,7 +130,7 @@ def _behind(error: BaseException, batches: Sequence[Any], models: Sequence[Any])
     found = list(itertools.islice(chain(error), 1, 2))
     if not found:
         return {}
-    told = {n: v for n, v in facts(found[0], batches, models).items() if n != "traceback"}
+    told = {n: v for n, v in _facts(found[0], batches, models).items() if n != "traceback"}
     return {"behind": told, "raised_from": error.__cause__ is not None}
 
 

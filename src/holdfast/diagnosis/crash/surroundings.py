@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from ...run.host_memory import machine_oom_kills, nearest, oom_kills, shared_limits
 from ..source.files import from_here
+from .shared_memory import bus_error
 from .traceback_frames import Call
 from .values import Facts
 
@@ -51,12 +53,13 @@ def output(error: BaseException) -> Facts:
 
 def dead_workers(message: str, calls: Sequence[Call]) -> Facts:
     """Loader workers that have ended other than by returning, and what memory may say of it."""
-    ended: list[list[Any]] = []
+    workers: list[Any] = []
     for call in reversed(calls):
-        workers = getattr(call.frame.f_locals.get("self"), "_workers", None)
-        if call.file.endswith("dataloader.py") and isinstance(workers, list):
-            ended = _ended(workers)
+        found = getattr(call.frame.f_locals.get("self"), "_workers", None)
+        if call.file.endswith("dataloader.py") and isinstance(found, list):
+            workers = cast("list[Any]", found)
             break
+    ended = _ended(workers)
     if not ended and "DataLoader worker" not in message:
         return {}
     facts: Facts = {"dead_workers": ended, "oom_kills": _risen(_KILLED_BEFORE, oom_kills())}
@@ -64,6 +67,8 @@ def dead_workers(message: str, calls: Sequence[Call]) -> Facts:
     limit = nearest(shared_limits())
     if limit is not None:
         facts["memory"] = {"limit": limit.name, "bytes": limit.bytes, "used": limit.used}
+    if "Bus error" in message or any(code == -signal.SIGBUS for *_, code in ended):
+        facts |= bus_error(calls, len(workers))
     return facts
 
 

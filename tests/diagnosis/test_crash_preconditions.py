@@ -1,0 +1,121 @@
+"""Causes whose words fit and whose precondition does not hold: each beside the case where it does.
+
+Found by a blind exam of scripts that newcomers write.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.diagnosis.crash import exception, shared_memory
+from tests.crashing import crash
+
+
+def told(folder: Path, script: str) -> str:
+    _, cause = crash(folder, script)
+    return f"{cause.headline}: {cause.advice}"
+
+
+# ---------------------------------------------------------------------- bus errors
+
+TRUNCATED = """
+import numpy as np
+from pathlib import Path
+file = Path(__file__).with_name("bank.bin")
+np.zeros(1 << 20, dtype=np.float32).tofile(file)
+class Data(Dataset):
+    def __init__(self):
+        self.mapped = np.memmap(file, dtype=np.float32, mode="r")
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.from_numpy(self.mapped[index * 16384:][:16384].copy())
+data = Data()
+kept = data.mapped
+for at, x in enumerate(DataLoader(data, 4, num_workers=1)):
+    if at == 1:
+        {shrink}
+"""
+
+
+def test_a_mapped_file_that_became_shorter_is_named(tmp_path: Path) -> None:
+    found, cause = crash(tmp_path, TRUNCATED.format(shrink="os.truncate(file, 4096)").replace(
+        "import numpy", "import os\nimport numpy"))  # fmt: skip
+    assert found.data["shared_memory"]["free"] >= 0, found.data
+    assert "(SIGBUS): bank.bin became shorter" in cause.headline, cause
+    assert "4.0 KiB, 4.0 MiB are mapped" in cause.advice and "os.replace" in cause.advice
+    assert "shm-size" not in cause.advice
+
+
+def test_a_worker_that_dies_meanwhile_does_not_disturb_the_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def handler(*_: object) -> None:
+        raise RuntimeError("DataLoader worker (pid 12) is killed by signal: Bus error. ")
+
+    def dies(_: object) -> str:
+        os.kill(os.getpid(), signal.SIGCHLD)
+        return "odd"
+
+    monkeypatch.setattr(exception, "_message", dies)
+    before = signal.signal(signal.SIGCHLD, handler)
+    try:
+        assert exception.facts(ValueError("odd"))["message"] == "odd"
+        assert signal.getsignal(signal.SIGCHLD) is handler
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_replaced_file_is_not_shorter(tmp_path: Path) -> None:
+    import numpy as np
+
+    file = tmp_path / "a.bin"
+    np.zeros(4096, dtype=np.float32).tofile(file)
+    mapped = np.memmap(file, dtype=np.float32, mode="r")
+
+    def shorter_files() -> list[dict[str, Any]]:
+        found = shared_memory.shorter_files(Path("/proc/self/maps").read_text())
+        return [one for one in found if str(tmp_path) in one["file"]]
+
+    assert shorter_files() == []
+    other = tmp_path / "b.bin"
+    other.write_bytes(b"short")
+    os.replace(other, file)
+    assert shorter_files() == []
+    again = np.memmap(tmp_path / "c.bin", dtype=np.float32, mode="w+", shape=(4096,))
+    os.truncate(tmp_path / "c.bin", 4096)
+    (shorter,) = shorter_files()
+    assert (Path(shorter["file"]).name, shorter["bytes"], shorter["mapped"]) == (
+        "c.bin", 4096, 16384)  # fmt: skip
+    del mapped, again
+
+
+BUS = "{before}\nraise RuntimeError('DataLoader worker (pid 12) is killed by signal: Bus error. ')"
+BATCH = "x = torch.zeros(1 << 20)"
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "before", "words"),
+    [
+        (8 << 30, 7 << 30, BATCH, "not for lack of shared memory|7.0 GiB of 8.0 GiB of /dev/shm"),
+        (8 << 30, 7 << 30, "", "a bus error (SIGBUS): either shared memory ran out|shm-size"),
+        (8 << 30, 9 << 20, BATCH, "too little shared memory (SIGBUS): 9.0 MiB of 8.0 GiB|shm-size"),
+        (64 << 20, 64 << 20, BATCH, "too little shared memory (SIGBUS)|64.0 MiB"),
+        (8 << 30, 6 << 30, "x = torch.empty(3 << 30, dtype=torch.uint8)",
+         "too little shared memory (SIGBUS)|batches on their way need 9.0 GiB"),
+    ],
+)  # fmt: skip
+def test_a_bus_error_is_told_by_the_room_that_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, free: int, before: str, words: str
+) -> None:
+    left: Any = os.statvfs_result((4096, 4096, size >> 12, free >> 12, free >> 12, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: left)
+    monkeypatch.setattr(shared_memory, "shorter_files", lambda _: [])
+    said = told(tmp_path, BUS.format(before=before))
+    for word in words.split("|"):
+        assert word in said, said
