@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from holdfast.detectors import Window
+from holdfast.detectors._remedies.explanation import Explanation
 from holdfast.detectors.nonfinite_input import NonfiniteInput
+from holdfast.types import Finding, Severity
 
 NAN = np.nan
 
@@ -62,3 +64,18 @@ def test_it_beats_every_other_explanation(make_rows):
 
 def test_a_step_that_did_not_suffer_is_no_finding(make_rows):
     assert not scan(make_rows(4, input_bad=1))
+
+
+def test_where_the_cause_is_another_it_says_so(make_event):
+    """A model that masks what is missing has NaN in every batch, and a log of 0 in one."""
+    zero = {"shape": [8], "dtype": "float32", "min": 0.0, "max": 1.0, "zeros": 1, "numel": 8}
+    told = {"how": "replay", "phase": "forward", "op": "log", "file": "t.py", "line": 3,
+            "code": "loss = torch.log(p).mean()", "inputs": [zero], "output": zero | {"inf": 1}}  # fmt: skip
+    finding = Finding(
+        code="NUM005", name="nonfinite_input", severity=Severity.WARNING, step=3, message="bad",
+        advice="look", evidence={"opt": 0},
+    )  # fmt: skip
+    for data, said in (told, "bad; the cause is another"), (told | {"inputs": []}, "bad"):
+        cause = Explanation.of(make_event("cause", 0, 3, opt=0, **data))
+        assert cause is not None and cause.added_to(finding).message == said
+        assert cause.added_to(cause.added_to(finding)).message == said

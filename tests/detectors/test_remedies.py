@@ -53,6 +53,8 @@ WORDS: list[tuple[str, str, list[Any], str, str]] = [
     ("sqrt", "a = x.sqrt()", [MINUS], "sqrt of a number below 0 (-0.3)", "would hide the sign"),
     ("pow", "a = x ** 0.5", [MINUS], "pow of a number below 0 (-0.3)", "would hide the sign"),
     ("pow", "a = x ** y", [MINUS, POSITIVE], "pow of a number below 0 (-0.3)", "would hide"),
+    ("log", "a = torch.log(self.sigma)", [stat(-3e-5, negative=1)],
+     "log of a number below 0 (-3e-05)", "no result of rounding"),
     ("acos", "a = torch.acos(x)", [stat(-3.0, 2.5)], "acos outside of [-1, 1]", "normalise it"),
     ("log", "x.log_()", [ZERO], "log of 0", "clamp"),
     ("log", "a = torch.log(", [ZERO], "log of 0", "clamp"),
@@ -71,6 +73,10 @@ WORDS: list[tuple[str, str, list[Any], str, str]] = [
     ("div", "y = x / total_loss_of(x)", [stat(), stat(0.0, 0.0, zeros=1, **SCALAR)],
      "division by 0", "else replace a divisor of 0 by 1e-12"),
     ("div", "y = x / step", [POSITIVE], "0 / 0", "the divisor is the number 0"),
+    ("div", "y = weights / weights.sum()", [stat(-2.0, 2.0, negative=5), stat(0.0, 0.0, zeros=1, **SCALAR)],
+     "division by 0", "else replace a divisor"),
+    ("masked_fill", "a = a.masked_fill(m, float('-inf'))", [POSITIVE],
+     "masked_fill returned", "no rule"),
     ("div", "y = x / y", [stat(inf=3), POSITIVE], "infinity goes into div",
      "look at what made them"),
     ("exp", "e = x.exp_()", [stat(1.0, 104.0)], "exp overflow (max 104)", "fp32 ends at exp(88.7)"),
@@ -144,6 +150,30 @@ def test_huge_values_say_that_training_ran_away(op):
     assert "learning rate" in cure.text
     back = told("MmBackward0", "h = self.rnn(x)", huge, output=TOO_LARGE)
     assert back.headline.startswith("gradient overflow in backward of mm")
+
+
+def test_what_overflows_far_from_zero_is_no_zero():
+    kept, huge = stat(1e-4, 1e-4), stat(1e34, 1e34)
+    for op, code in ("SqrtBackward0", "torch.sqrt(d)"), ("LogBackward0", "torch.log(d)"):
+        cure = told(op, f"loss = {code}", kept, huge, output=TOO_LARGE)
+        assert cure.headline.startswith("gradient overflow in backward") and not cure.diff
+        assert "of 0" in told(op, f"loss = {code}", stat(0.0, zeros=1), stat()).headline
+
+
+def test_a_number_that_is_divided_by_may_be_tiny():
+    cure = told("div", "a = logits / temperature", POSITIVE, output=TOO_LARGE)
+    assert cure.headline == "division by 0, or by next to nothing" and "count" not in cure.text
+
+
+def test_an_infinity_that_a_mask_wrote():
+    cure = told("masked_fill", "a = a.masked_fill(m, low)", POSITIVE, output=TOO_LARGE)
+    assert cure.headline == "an infinity from a mask reaches the loss" and not cure.diff
+
+
+def test_an_infinite_column_is_not_filled():
+    told_of = remedy({"phase": "input", "output": TOO_LARGE, "columns": [3], "sample": 60})
+    assert "fillna" not in told_of.text and "find what is infinite there" in told_of.text
+    assert "fillna" in remedy({"phase": "input", "output": BAD, "columns": [3]}).text
 
 
 def test_a_parameter_that_was_bad_before():

@@ -113,7 +113,7 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str, str]] = [
     ("y = (x - low) / (high - low)", lazily(x=[1.0, 1.0], low=[1.0, 0.0], high=[1.0, 2.0]), "0 / 0",
      "/ (high - low).clamp_min(1e-12)"),
     ("return logits, (nll * mask).sum() / mask.sum()",
-     lazily(logits=[1.0], nll=[1.0, 2.0], mask=[0.0, 0.0]), "0 / 0", "mask.sum().clamp_min(1)"),
+     lazily(logits=[1.0], nll=[1.0, 2.0], mask=[0.0, 0.0]), "0 / 0", "mask.sum().clamp_min(1e-12)"),
     ("loss = (ce * chosen).sum() / chosen.sum()", lazily(ce=[1.0, 2.0], chosen=[0.0, 0.0]), "0 / 0",
      "chosen.sum().clamp_min(1e-12)"),
     ("loss = (ce * keep).sum() / keep.sum()", lazily(ce=[1.0, 2.0], keep=t([False, False])),

@@ -26,8 +26,8 @@ _NAMES = re.compile(
     r"(^|_)(n|num|nums|cnt|counts?|norms?|std|sigma|var|variance|mask|valid|lens?|lengths?|"
     r"weights?|totals?|denom|denominator|size|area|scale|mass|degrees?|deg)\d*(_|$)"
 )
-# Names of what counts. A tensor ``n`` may as well be a norm.
-_COUNTS = re.compile(r"(^|_)(cnt|counts?|mask|valid|lens?|lengths?)\d*(_|$)|^(n|num)_")
+# Names of what counts. A tensor ``n`` may as well be a norm, and a mask may hold weights.
+_COUNTS = re.compile(r"(^|_)(cnt|counts?|valid|lens?|lengths?)\d*(_|$)|^(n|num)_")
 # That so many values of either sign are all above zero happens once in a thousand times.
 _MANY = 10
 
@@ -71,6 +71,10 @@ def _by_number(cause: Cause, site: Site | None, above: Stat) -> Remedy | None:
         return None
     headline = "0 / 0" if output.nan else "division by 0"
     text = "the divisor is the number 0: use max(count, 1), or skip the empty batch"
+    if not output.nan:
+        # It may as well be so small that the quotient overflows.
+        headline = "division by 0, or by next to nothing"
+        text = "the divisor is 0, or so small that the result overflows: keep it away from 0"
     change = None
     if code and site and len(site.operands) == 2:
         divisor = site.operands[1]
@@ -104,7 +108,7 @@ def _clamped(
             "add an epsilon inside the square root that computes it; a clamp after the root leaves "
             "its gradient NaN"
         )
-    elif code and site and not below.bad and _never_negative(code, _divisor(site), above, below):
+    elif code and site and not below.bad and _never_negative(code, site, above, below):
         divisor = _divisor(site)
         bound = "1" if _counts(divisor, below) else epsilon(cause, "div")
         edits = clamped(cause, code, divisor, bound)
@@ -122,21 +126,23 @@ def _replaced(code: Statement | None, site: Site | None) -> str:
     return f"use {code.torch or 'torch'}.where({name} == 0, 1e-12, {name})"
 
 
-def _never_negative(code: Statement, divisor: ast.expr, above: Stat, below: Stat) -> bool:
+def _never_negative(code: Statement, site: Site, above: Stat, below: Stat) -> bool:
     """Whether a divisor that is not negative now never is; one value alone proves nothing.
 
     Args:
         code: the statement it stands in.
-        divisor: what is divided by.
+        site: the division.
         above: numbers of what is divided, as far as they were recorded.
         below: numbers of the divisor, as far as they were recorded.
     """
     if below.integral or (below.numel >= _MANY and below.high > 0):
         return True
-    divisor = without_views(divisor)
+    divisor = without_views(_divisor(site))
     total = called(divisor, "sum") or called(divisor, "mean")
     if total:
         divisor = total.operands[0]
+        if above.negative and code.text(divisor) == code.text(site.operands[0]):
+            return False  # the parts of the sum are known, and some are negative
         # The parts of a whole, or the weights of a weighted mean.
         if (above.numel > 1 and not above.negative) or _weighs(code, divisor):
             return True

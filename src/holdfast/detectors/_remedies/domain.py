@@ -10,6 +10,8 @@ from .masking import behind_mask
 from .prescription import Change, Remedy, amount, edge, epsilon, figure, only, places, prescribe
 from .sites import constant
 
+# Below this a derivative that is infinite at 0 is as good as infinite.
+_NEAR = 1e-30
 # What computes a logarithm without forming the 0 in between.
 _STABLE = {"softmax": "log_softmax", "sigmoid": "logsigmoid", "exp": "logsumexp"}
 
@@ -19,6 +21,8 @@ def logarithm(cause: Cause) -> Remedy | None:
     name, stat = cause.name, cause.input(0)
     change = clamp_all(cause, epsilon(cause, "log"))
     if cause.backward:
+        if _away(cause):
+            return None
         text = (
             f"the derivative of {name} is infinite at 0, and NaN where the value is masked "
             "afterwards: clamp the argument before it"
@@ -44,6 +48,8 @@ def root(cause: Cause) -> Remedy | None:
     small = epsilon(cause, name)
     change = guard_all(cause, lambda code, site: code.add(site.operands[0], small))
     if cause.backward:
+        if _away(cause):
+            return None
         text = f"the derivative of {name} at 0 is infinite: add an epsilon inside, not after it"
         return _in_backward(cause, f"{name} of 0", text, 0.95, change)
     if stat and stat.low < 0:
@@ -64,7 +70,7 @@ def power(cause: Cause) -> Remedy | None:
     how = "a fractional power" if exponent is None else f"power {exponent:g}"
     small = epsilon(cause, "sqrt" if exponent is None or exponent > 0 else "rsqrt")
     if cause.backward:
-        if exponent is not None and exponent >= 1:
+        if (exponent is not None and exponent >= 1) or _away(cause):
             return None
         text = "the derivative is infinite at 0: add an epsilon to the base"
         change = guard_all(cause, lambda code, site: code.add(site.operands[0], small))
@@ -97,6 +103,11 @@ def bounded(cause: Cause) -> Remedy | None:
         )
         return prescribe(cause, f"{name} outside of [-1, 1]", text, 0.8)
     return prescribe(cause, headline, text, 0.95, change)
+
+
+def _away(cause: Cause) -> bool:
+    """Whether what the forward pass kept was nowhere near 0: then the gradient overflowed."""
+    return len(cause.inputs) > 1 and cause.inputs[0].low > _NEAR
 
 
 def _in_backward(
@@ -144,14 +155,21 @@ def _smooth_norm(cause: Cause) -> Change | None:
 def _below(cause: Cause, stat: Stat, change: Change | None) -> Remedy:
     """An argument below 0: by rounding, which a clamp repairs, or really."""
     headline = f"{cause.name} of a number below 0 ({figure(stat.low)})"
-    if stat.low >= -_rounding(cause, stat):
+    if stat.low >= -_rounding(cause, stat) and not _kept(cause):
         text = "rounding took the argument below 0: clamp it"
         return prescribe(cause, headline, text, 0.9, change)
+    far = "and it is no result of rounding" if _kept(cause) else "too far below 0 for rounding"
     text = (
-        f"the argument goes down to {figure(stat.low)}, too far below 0 for rounding: repair it "
+        f"the argument goes down to {figure(stat.low)}, {far}: repair it "
         "where it is computed (softplus, exp, a square), a clamp would hide the sign"
     )
     return prescribe(cause, headline, text, 0.8)
+
+
+def _kept(cause: Cause) -> bool:
+    """Whether the argument is read as it was stored, a weight for example: none is computed."""
+    found = places(cause)
+    return bool(found) and all(isinstance(site.operands[0], ast.Attribute) for site in found)
 
 
 def _rounding(cause: Cause, stat: Stat) -> float:

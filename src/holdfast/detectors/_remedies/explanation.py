@@ -79,9 +79,19 @@ class Explanation:
             finding,
             file=self.cause.file or finding.file,
             line=self.cause.line if self.cause.file else finding.line,
+            message=finding.message + self._apart(finding),
             advice=self.remedy.text,
             evidence={**finding.evidence, **told},
         )
+
+
+    def _apart(self, finding: Finding) -> str:
+        """What is said of a bad batch where the fault arose apart from it."""
+        known, given = self.cause, self.cause.inputs
+        finite = known.op and known.phase == "forward" and not any(stat.bad for stat in given)
+        said = "; the cause is another"
+        mine = finding.code == "NUM005" and finite and said not in finding.message
+        return said if given and mine else ""
 
 
 def remedy(cause: Mapping[str, Any]) -> Remedy:

@@ -62,6 +62,20 @@ def product(cause: Cause) -> Remedy | None:
     return prescribe(cause, "0 * inf", text, 0.95, change)
 
 
+def masked(cause: Cause) -> Remedy | None:
+    """An infinity that a mask wrote has come through to the loss."""
+    output = cause.output or Stat()
+    if cause.backward or output.nan or not output.inf or any(stat.bad for stat in cause.inputs):
+        return None
+    return prescribe(
+        cause,
+        "an infinity from a mask reaches the loss",
+        "the loss needs a value that is masked with an infinity here (the target itself, or a row "
+        f"as a whole): look at the mask, or fill in a low finite number ({_LOWEST})",
+        0.7,
+    )
+
+
 def rows_left_out_too_late(cause: Cause) -> Remedy | None:
     """Rows of NaN that the loss ignores: their gradient is 0, and 0 * NaN is NaN."""
     holds = next((stat for stat in cause.inputs[:-1] if stat.nan), None)
@@ -198,5 +212,6 @@ RULES = {
     **dict.fromkeys(("softmax", "log_softmax", "logsumexp", "logcumsumexp"), softmax),
     **dict.fromkeys(("mm", "addmm", "bmm"), rows_left_out_too_late),
     "mul": product,
+    "masked_fill": masked,
     "nll_loss": cross_entropy,
 }

@@ -79,8 +79,9 @@ def parameter(cause: Cause) -> Remedy:
     return prescribe(
         cause,
         f"{name} is {kind}{some}",
-        "no later step can repair a weight: initialise all of it (torch.empty holds whatever was "
-        "in memory), or load a checkpoint from before it became bad",
+        "no later step can repair a weight: load a checkpoint from before it became bad and look "
+        "at what writes to it; one that is bad from the start on is to be initialised (torch.empty "
+        "holds whatever was in memory)",
         0.95,
     )
 
@@ -105,7 +106,10 @@ def batch(cause: Cause) -> Remedy:
         where = " and ".join(map(str, cause.columns))
         where = f"column{'s' * (len(cause.columns) > 1)} {where}"
         kind += f" in {where}"
-        look += f", at {where}: fill what is missing there (fillna, a mean) or drop the column,"
+        fill = "fill what is missing there (fillna, a mean)"
+        if not bad.nan and bad.inf:
+            fill = "find what is infinite there (a division by 0, a log of 0)"
+        look += f", at {where}: {fill} or drop the column,"
     return prescribe(
         cause,
         f"{what} holds {kind}",
