@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import random
@@ -198,5 +199,6 @@ def test_which_errors_are_of_data(tmp_path: Any) -> None:
         raised(int, "a"), raised({}.__getitem__, 1), raised(torch.ones(2).reshape, 3),
         raised(torch.stack, [torch.ones(1), torch.ones(2)]), KeyboardInterrupt(), MemoryError(),
         AssertionError(), ZeroDivisionError(), torch.OutOfMemoryError(),
+        OSError(errno.EMFILE, "Too many open files"), OSError(errno.ENOMEM, "no memory"),
     ]  # fmt: skip
     assert [error for error in of_code if of_data(error)] == []

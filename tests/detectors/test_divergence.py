@@ -127,3 +127,12 @@ def test_growth_is_measured_from_a_level_that_the_loss_jumped_to(make_rows, make
     grown = np.r_[np.ones(100), 1000 * 1.1 ** np.arange(80)]
     rows = make_rows(180, start=12, loss_usual=grown, norm_usual=grown)
     assert scan(rows, [level])[-1].evidence["loss_before"] == pytest.approx(1000, rel=0.3)
+
+
+def test_what_is_not_finite_did_not_grow(make_rows, make_event):
+    data = {"opt": 0, "code": "OPT003", "why": "nonfinite", "first": 40, "loss": "NaN"}
+    data |= {"usual": 2.0, "tried": 2.1, "steps": 9, "to": 35, "lr_factor": 0.5, "left": 1}
+    rows, event = make_rows(60), make_event("rollback", 0, 46, **data)
+    (finding,) = Divergence().scan(Window(rows=rows, fresh=len(rows), events=[event]))
+    assert "loss or gradients were not finite from step 40 on" in finding.message
+    assert "->" not in finding.message and "names its line" in finding.advice

@@ -48,11 +48,22 @@ def test_a_batch_unlike_all_others_is_a_warning_that_names_it(make_rows):
     assert finding.severity is Severity.WARNING
     assert finding.message == (
         "step 40 skipped: gradient norm 900, 600 times the baseline 1.5 and loss 400, baseline 1: "
-        "this batch; the loss was back at step 41"
+        "only here, the loss was back at step 41"
     )
     assert "dataset[17]" in finding.advice and "(4, 99)" in finding.advice
     assert finding.evidence["samples"] == [17, 4, 99]
     assert finding.key == ("OPT002", 0, "batch")
+
+
+def test_the_trial_of_a_rollback_is_no_loss_that_came_back(make_rows):
+    """The guard tries older weights on the data of the last step: that row has no mark."""
+    spiked = {n: 400.0 for n in range(40, 52)}
+    high = dict.fromkeys(range(40, 52), 3)
+    rows = make_rows(
+        60, loss=spiked, grad_norm=dict.fromkeys(high, 900.0), norm_usual=1.5, loss_usual=1.0,
+        loss_limit=5.0, outlier=high | {52: np.nan}, skipped=dict.fromkeys([*high, 52], 1),
+    )  # fmt: skip
+    assert not scan(rows)
 
 
 def test_many_indices_are_cut_in_the_advice(make_rows):

@@ -31,3 +31,8 @@ def test_beside_anything_else_bad_it_is_not_counted(make_rows):
 def test_infinite_from_the_start_is_meant_so(make_rows):
     assert not scan(make_rows(4, buffer_bad=1, buffer_layer=2))
     assert scan(make_rows(4, buffer_bad=[1, 1, 1, 2], buffer_layer=2)), "one more turned bad"
+
+
+def test_only_a_norm_has_statistics_to_reset(make_rows):
+    (finding,) = scan(make_rows(4, buffer_bad={3: 1}, buffer_layer={3: 2}))
+    assert "reset_running_stats" not in finding.advice and "finite values" in finding.advice

@@ -69,8 +69,8 @@ def test_a_step_that_did_not_suffer_is_no_finding(make_rows):
 def test_where_the_cause_is_another_it_says_so(make_event):
     """A model that masks what is missing has NaN in every batch, and a log of 0 in one."""
     zero = {"shape": [8], "dtype": "float32", "min": 0.0, "max": 1.0, "zeros": 1, "numel": 8}
-    told = {"how": "replay", "phase": "forward", "op": "log", "file": "t.py", "line": 3,
-            "code": "loss = torch.log(p).mean()", "inputs": [zero], "output": zero | {"inf": 1}}  # fmt: skip
+    told = {"how": "replay", "phase": "forward", "op": "log", "file": "t.py", "line": 3}
+    told |= {"code": "loss = torch.log(p).mean()", "inputs": [zero], "output": zero | {"inf": 1}}
     finding = Finding(
         code="NUM005", name="nonfinite_input", severity=Severity.WARNING, step=3, message="bad",
         advice="look", evidence={"opt": 0},

@@ -28,7 +28,7 @@ def test_a_nan_loss_is_told_with_the_step_and_the_last_good_loss(make_rows):
     assert finding.severity is Severity.WARNING
     assert finding.action == "skip_update"
     assert finding.evidence["last_finite_step"] == 411
-    assert "detect_anomaly" in finding.advice
+    assert "print the smallest and largest value" in finding.advice
 
 
 def test_a_step_that_was_applied_says_so_and_is_an_error(make_rows):
@@ -42,7 +42,7 @@ def test_a_step_that_was_applied_says_so_and_is_an_error(make_rows):
 def test_infinity_is_bad_even_without_the_flag_and_advice_differs(make_rows, value, word):
     finding = only(make_rows(3, loss={2: value}))
     assert f"loss is {word} (" in finding.message
-    assert "overflowed" in finding.advice
+    assert "log or division of 0" in finding.advice and "what overflows" in finding.advice
 
 
 def test_one_bad_loss_of_an_accumulation_window(make_rows):

@@ -31,12 +31,18 @@ def test_a_normal_start_is_silent(make_rows):
 def test_twelve_in_a_row_are_too_many(make_rows):
     (finding,) = scan(overflowing(make_rows, 12, good=3))
     assert finding.message == (
-        "step 14 skipped by GradScaler: no scale is low enough: 32 now, "
+        "step 14 skipped by GradScaler: no scale is low enough so far: 32 now, "
         "65536 before (12 steps in a row overflowed since step 3)"
     )
     assert finding.severity is Severity.WARNING
     assert finding.evidence["streak"] == 12
     assert "wide.weight" in finding.advice
+
+
+def test_a_scale_that_began_high_takes_longer_to_find(make_rows):
+    assert not scan(overflowing(make_rows, 20, first=2.0**31))
+    (finding, *_) = scan(overflowing(make_rows, 30, first=2.0**31))
+    assert finding.evidence["scale"] == 2048
 
 
 def test_a_scale_below_one_is_an_error_at_once(make_rows):
@@ -82,5 +88,5 @@ def test_each_optimizer_has_its_own_streak(make_rows):
 
 
 def test_options_move_the_thresholds(make_rows):
-    detector = ScalerCollapse(ScalerCollapse.Options(streak=3))
+    detector = ScalerCollapse(ScalerCollapse.Options(streak=3, ordinary=65536.0))
     assert len(scan(overflowing(make_rows, 5), detector)) == 3

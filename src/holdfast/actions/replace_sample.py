@@ -7,6 +7,7 @@ What was replaced is told to the training process through memory that both share
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import operator
 import random
@@ -38,6 +39,8 @@ _PAUSES = (0.0, 0.1, 1.0)
 _OTHERS = 3
 # About files and their content; images, some archives, addresses and time-outs derive from them.
 _OF_DATA = (OSError, EOFError, UnicodeError)
+# What the process has run out of: the next sample would fare no better.
+_OF_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # Such classes without a common base, by module and name.
 _OF_FORMATS = frozenset(
     {
@@ -69,7 +72,7 @@ def of_data(error: BaseException) -> bool:
     if not isinstance(error, Exception) or isinstance(error, _OF_CODE):
         return False
     if isinstance(error, _OF_DATA):
-        return True
+        return getattr(error, "errno", None) not in _OF_PROCESS
     names = {(kind.__module__, kind.__name__) for kind in type(error).__mro__}
     if names & _OF_FORMATS:
         return True

@@ -86,6 +86,22 @@ def rolled_back(
     return replace(finding, action="rollback")
 
 
+def nonfinite(event: Event) -> bool:
+    """Whether a rollback was made because of NaN or infinity, not of a loss that rose."""
+    loss = number(event, "loss")
+    return event.data.get("why") == "weights" or not math.isfinite(loss)
+
+
+def nonfinite_story(event: Event, start: int) -> tuple[str, str]:
+    """What such a rollback says, and its advice."""
+    what = "weights were" if event.data.get("why") == "weights" else "loss or gradients were"
+    return (
+        f": {what} not finite from step {start} on",
+        "repair what makes them so: the finding about NaN or inf at that step names its line where "
+        "it is known; if it begins slowly, lower the learning rate",
+    )
+
+
 def stopped(detector: Detector, window: Window, advice: str) -> Finding | None:
     """The finding of the judged row if the run was stopped there because of this detector."""
     stop = event_at(window, "stop", code=detector.code)

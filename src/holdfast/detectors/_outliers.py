@@ -80,6 +80,9 @@ def spike(window: Window) -> Spike | None:
     mine, losses = mine[np.isfinite(losses)], losses[np.isfinite(losses)]
     if not mine.size or mine[-1] != len(window) - 1:
         return None
+    # Where the guard has tried older weights, the loss is theirs, and the row has no mark.
+    if np.isnan(column(window.rows, "outlier")[-1]):
+        return None
     high = far(window.rows[mine], LOSS)
     low = np.flatnonzero(~high[:-1])
     start, stop = int(low[-1]) + 1 if low.size else 0, len(mine) - 1

@@ -13,6 +13,8 @@ from ._events import (
     event_at,
     happened,
     latest,
+    nonfinite,
+    nonfinite_story,
     not_comparable,
     number,
     rolled_back,
@@ -124,12 +126,17 @@ class Divergence(Detector):
         lowered = f", learning rate times {factor:.3g}" if factor < 1 else ""
         again = happened(window, "rollback", event.step - self.options.again, event.step)
         how = "again after a rollback" if again else "over many steps"
+        story = f": loss {usual:.4g} -> {loss:.4g} {how}", _advice(window, lowered=factor)
+        if nonfinite(event):
+            first = number(event, "first")
+            start = window.step if math.isnan(first) else int(first)
+            story = nonfinite_story(event, start)
         return rolled_back(
             self,
             window,
             event,
-            f"{lowered}: loss {usual:.4g} -> {loss:.4g} {how}",
-            _advice(window, lowered=factor),
+            lowered + story[0],
+            story[1],
             how="again" if again else "trend",
             loss_before=usual,
             suggested_lr=_lower(window, lowered=factor),

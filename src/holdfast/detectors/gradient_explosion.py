@@ -30,9 +30,10 @@ class GradientExplosion(Detector):
     What it detects:
         Steps whose gradient norm was finite and above ``norm_limit``. With an ordinary loss this
         is information. Where the loss of the same step was far above its baseline too, and came
-        back, the batch was the cause, and the finding names it: a warning when
-        its loss was ``beyond`` times the largest before it, or its norm ``huge`` times the
-        baseline. A loss that stays high although updates were applied is OPT001.
+        back, the batch was the cause, or what the script does at that step alone, and the finding
+        names the batch: a warning when its loss was ``beyond`` times the largest before it, or its
+        norm ``huge`` times the baseline. A loss that stays high although updates were applied is
+        OPT001.
 
     Why it matters:
         With plain SGD the update is too large by the same factor. Adam bounds the update but
@@ -135,7 +136,7 @@ class GradientExplosion(Detector):
         indices = [i for step in steps for i in samples(window.batches.get(step, {}))]
         many = f", and {len(steps) - 1} more steps up to {steps[-1]}" if len(steps) > 1 else ""
         what = (
-            f"{_norm(at)} and loss {high.peak:.4g}, baseline {high.usual:.4g}: this batch; the "
+            f"{_norm(at)} and loss {high.peak:.4g}, baseline {high.usual:.4g}: only here, the "
             f"loss was back at step {window.step}{_clipped(at)}{many}"
         )
         if indices:
@@ -143,7 +144,8 @@ class GradientExplosion(Detector):
         else:
             look = f"the batch of step {at.step} (its dataset indices were not recorded)"
         advice = (
-            f"look at {look} for values or labels unlike the rest: a wrong unit, a broken record"
+            f"look at {look} for values or labels unlike the rest (a wrong unit, a broken record), "
+            "or at what the script does at this step alone (a penalty, a new phase)"
         )
         if not any(window.batches.get(step) for step in steps):
             # No loader has made it: there may be neither records nor labels.

@@ -83,8 +83,14 @@ class NonfiniteBuffer(Detector):
             f"{subject} NaN or inf, {bad} of {total or 'an unknown number of'} buffers (loss and "
             "gradients finite)",
             "find the forward pass that fed it (a batch of one, validation in train mode, a huge "
-            "value); if holdfast may not restore buffers, call reset_running_stats() before "
-            "evaluating or saving",
+            f"value); if holdfast may not restore buffers, {_anew(layer)} before evaluating or "
+            "saving",
             layer=layer,
             evidence={"buffers_bad": bad},
         )
+
+
+def _anew(layer: str) -> str:
+    """How a buffer gets finite values: those of a norm have a method for it."""
+    of_norm = layer.rpartition(".")[2] in ("running_mean", "running_var")
+    return "call reset_running_stats()" if of_norm else "give it finite values"

@@ -104,10 +104,10 @@ class NonfiniteLoss(Detector):
 def _advice(window: Window) -> str:
     if math.isinf(window.value("loss")):
         return (
-            "a value overflowed its format: look for exp, squares and sums between model "
-            "and loss, and compute the loss in fp32"
+            "look for log or division of 0 between model and loss, and for what overflows (exp, "
+            "squares, sums; in fp16 beyond 65504)"
         )
     return (
         "look for log, division or softmax of an empty or zero value between model and loss; "
-        f"rerun the steps before {window.step} under torch.autograd.set_detect_anomaly(True)"
+        f"print the smallest and largest value of what the loss of step {window.step} is made of"
     )

@@ -21,9 +21,9 @@ class ScalerCollapse(Detector):
 
     What it detects:
         Gradients overflow step after step although the loss is finite: at least ``streak``
-        steps in a row, or the scale has fallen below ``lowest``. Steps whose loss is NaN are
-        NUM001 and steps with bad weights NUM003; no scale can help there, and they are not
-        counted here.
+        steps in a row, down to a scale that healthy trainings never had, or the scale has
+        fallen below ``lowest``. Steps whose loss is NaN are NUM001 and steps with bad weights
+        NUM003; no scale can help there, and they are not counted here.
 
     Why it matters:
         The scaler skips every overflowing step silently: the loop runs, the scheduler
@@ -42,6 +42,7 @@ class ScalerCollapse(Detector):
           number of elements and need a scale that much lower.
         - Activations near 65504 (wide residual sums, attention logits without 1/sqrt(d)).
         - A model that was trained in bf16 and is fine-tuned in fp16: bf16 reaches 3e38.
+        - A derivative that is infinite, as those of ``sqrt`` and ``norm`` at 0: no scale helps.
         - ``scaler.unscale_`` and ``clip_grad_norm_`` in the wrong order, or one scaler stepped
           for two optimizers without ``update`` in between.
 
@@ -58,7 +59,8 @@ class ScalerCollapse(Detector):
         inputs of size 100, convolutional, transformer; AdamW and SGD) overflowed 0 to 5 steps
         in a row and never fell below a scale of 2048; the one that diverged overflowed 125 in a
         row, down to a scale of 0. ``streak = 12`` is more than twice the longest healthy one;
-        where between 5 and 125 it should be is a guess. ``lowest = 1`` follows from the
+        where between 5 and 125 it should be is a guess. One that began higher takes longer:
+        above ``ordinary`` nothing is said. ``lowest = 1`` follows from the
         format: below it unscaled gradients are beyond 65504. A scale below 1 that was set by
         hand and never fell is ignored.
 
@@ -84,6 +86,8 @@ class ScalerCollapse(Detector):
 
         streak: int = 12
         """Overflows in a row."""
+        ordinary: float = 2048.0
+        """The lowest scale that a healthy training had: down to there it may still be found."""
         lowest: float = 1.0
         """The scale below which it has collapsed."""
 
@@ -108,18 +112,19 @@ class ScalerCollapse(Detector):
         start = int(good[-1]) + 1 if good.size else 0
         streak = len(mine) - start
         fallen = scale < self.options.lowest and (streak > 0 or bool(np.any(scales > scale)))
-        if streak < self.options.streak and not fallen:
+        if not fallen and (streak < self.options.streak or scale > self.options.ordinary):
             return None
         began = int(window.rows["step"][mine[start]]) if streak else window.step
         before = float(scales[max(0, start - 1)])
         layer = window.layer("grad_layer")
+        so_far = "" if fallen else " so far"
         story = f"{streak} steps in a row overflowed since step {began}" if streak else "it fell"
         return self.finding(
             window,
-            f"no scale is low enough: {scale:g} now, {before:g} before ({story})",
-            f"look at {layer or 'the loss'}: a sum instead of a mean, or activations near 65504; "
-            "use bf16 autocast without a scaler where the hardware has it, or lower the learning "
-            "rate if the loss climbs",
+            f"no scale is low enough{so_far}: {scale:g} now, {before:g} before ({story})",
+            f"look at {layer or 'the loss'}: a sum instead of a mean, activations near 65504 (bf16 "
+            "autocast without a scaler reaches further), or a derivative that no scale makes "
+            "finite (sqrt, norm or log at 0); lower the learning rate if the loss climbs",
             severity=Severity.ERROR if fallen else Severity.WARNING,
             evidence={
                 "scale": scale,

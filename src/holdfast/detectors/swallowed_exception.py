@@ -80,12 +80,14 @@ class SwallowedException(Detector):
         place = facts.place
         said = f"{facts.type}: {(facts.message.splitlines() or [''])[0]}".rstrip(": ")
         count = number(event, "batches")
+        before = np.any(window.rows["step"] < event.step)
+        since = f" after step {event.step}" if before else ""
         where = f" at {place.where}" if place.line else ""
         finding = self.finding(
             window,
             f"{clip(said, _MESSAGE)}{where} is caught on every batch, {count:.0f} without a step",
-            f"nothing is trained: repair this line ({cause.advice}) and let the except catch only "
-            "what is meant",
+            f"nothing is trained{since}: repair this line ({cause.advice}) and let the except "
+            "catch only what is meant",
             severity=self.severity,
             evidence={
                 "error": said[:400],

@@ -12,6 +12,8 @@ from ._window import Window
 from .base import Detector
 
 _MESSAGE = 90
+# In the names of exceptions about a way to a file, not about the file.
+_AWAY = ("Connection", "Timeout", "TimedOut", "BrokenPipe", "URLError", "HTTP", "SSL")
 
 
 class UnreadableSample(Detector):
@@ -85,8 +87,9 @@ class UnreadableSample(Detector):
             window,
             f"sample {data.get('sample')}{f' ({path})' if path else ''} cannot be read "
             f"({error[:_MESSAGE]}); another one was taken in its place",
-            "repair or remove the file; all such samples are in quarantine.rN.jsonl, and "
-            "--no-replace-samples (quarantine.replace=false) ends the run at the first one",
+            f"{_repair(str(data.get('type') or ''))}; all such samples are in "
+            "quarantine.rN.jsonl, and --no-replace-samples (quarantine.replace=false) ends the run "
+            "at the first one",
             severity=self.severity,
             evidence={
                 "sample": data.get("sample"),
@@ -104,3 +107,10 @@ class UnreadableSample(Detector):
             line=line if isinstance(line, int) else 0,
             action=finding.action or "replace_sample",
         )
+
+
+def _repair(error: str) -> str:
+    """What to do about a class of exceptions."""
+    if any(word in error for word in _AWAY):
+        return "the file could not be reached: look at the connection or the storage, then read it"
+    return "repair or remove the file"

@@ -84,7 +84,6 @@ class Explanation:
             evidence={**finding.evidence, **told},
         )
 
-
     def _apart(self, finding: Finding) -> str:
         """What is said of a bad batch where the fault arose apart from it."""
         known, given = self.cause, self.cause.inputs
