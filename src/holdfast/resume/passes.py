@@ -22,7 +22,7 @@ from .frames import chain, check_reader, place_of, position, scope_line, user_mo
 from .refusal import RefusedError
 from .values import generators
 from .values.baseline import Baseline
-from .values.nodes import Node
+from .values.nodes import Node, same
 from .values.secrets import without
 from .values.taking import Taking
 from .values.tensors import Known
@@ -239,7 +239,7 @@ class Passes:
             root: {
                 name: node
                 for name, node in held.items()
-                if name not in self._last.get(root, {}) or self._last[root][name] != node
+                if name not in self._last.get(root, {}) or not same(self._last[root][name], node)
             }
             for root, held in values.items()
         }

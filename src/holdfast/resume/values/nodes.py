@@ -8,7 +8,9 @@ import re
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from ...diagnosis.source.files import kind_of
 
@@ -51,6 +53,22 @@ class Seen:
 def ref(value: Any) -> Node:
     """The node of what a resumed script has again by itself."""
     return {KIND: "ref", "c": type(value).__name__}
+
+
+def same(one: Node, other: Node) -> bool:
+    """Whether two nodes are the same: ``==`` of nodes that hold arrays has no truth value."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        held, others = cast("tuple[dict[Any, Any], dict[Any, Any]]", (one, other))
+        return held.keys() == others.keys() and all(same(held[k], others[k]) for k in held)
+    if isinstance(one, list | tuple):
+        pairs = cast("tuple[list[Any], list[Any]]", (one, other))
+        return len(one) == len(other) and all(map(same, *pairs))
+    if isinstance(one, np.ndarray):
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return alike and one.tobytes() == other.tobytes()
+    return bool(one == other)
 
 
 def shown(path: str) -> str:
