@@ -119,3 +119,36 @@ def test_a_bus_error_is_told_by_the_room_that_was_read(
     said = told(tmp_path, BUS.format(before=before))
     for word in words.split("|"):
         assert word in said, said
+
+
+# ---------------------------------------------------------------------- words and what they need
+
+# A script, words that are told of it and, after a bar of two, words that must not be.
+CASES = {
+    # divisions
+    "loader without a batch": (
+        "total, val = 0.0, DataLoader(torch.zeros(71), 128, drop_last=True)\ntotal / len(val)",
+        "len(val) is 0|val gives no batch|71 samples, batch_size=128 and drop_last=True"
+        "||total is 0|max("),
+    "loader of nothing": (
+        "loss, val = 0.0, DataLoader([], 8)\nloss /= len(val)",
+        "len(val) is 0|no samples||drop_last|max("),
+    "empty list": ("losses = []\nsum(losses) / len(losses)",
+                   "len(losses) is 0: the list is empty||max("),
+    "count in the middle": ("a, b = 0, 0\n(a + 1) / (b * 3) + a / 7", "b * 3 is 0 (b = 0)||a is 0"),
+    "interval": (
+        "val = [1, 2, 3]\nfor i in val:\n    if i % (len(val) // 10): pass",
+        "len(val) // 10 is 0 (len(val) = 3)|max(1, len(val) // 10)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_cause_is_told_where_its_precondition_holds(tmp_path: Path, case: str) -> None:
+    script, words = CASES[case]
+    said, _, unsaid = words.partition("||")
+    text = told(tmp_path, script)
+    for word in said.split("|"):
+        assert word in text, text
+    for word in unsaid.split("|"):
+        assert not word or word not in text, text
+    assert len(text) < 560, text

@@ -6,6 +6,7 @@ import re
 
 from .._memory import amount
 from ..kills import limit_advice, limit_words
+from .division import divided
 from .facts import Cause, Crash, listed, text
 
 
@@ -237,14 +238,7 @@ def key(crash: Crash) -> Cause | None:
 def numbers(crash: Crash) -> Cause | None:
     """Arithmetic."""
     if crash.type == "ZeroDivisionError":
-        # The divisor stands behind what is divided.
-        zero = next((v for v in reversed(crash.operands) if v.text in ("0", "0.0")), None)
-        who = f"{zero.name} is 0" if zero else "the divisor is 0"
-        return Cause(
-            headline=who,
-            advice="usual are an empty loader or split, a filter that keeps nothing and "
-            "len(loader) // n below 1; divide by max(n, 1) where 0 is allowed",
-        )
+        return divided(crash)
     if crash.type == "RecursionError":
         return Cause(
             headline="a function calls itself without end",

@@ -1,0 +1,63 @@
+"""A division by zero: which expression is 0, and what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .facts import Cause, Crash, listed, mapping, text, whole
+
+_INTERVAL = (
+    "the interval of a loop that does something every so many steps is 0 where there are fewer "
+    "steps than parts: max(1, {code})"
+)
+
+
+def divided(crash: Crash) -> Cause:
+    """The cause and what to do; a mean over nothing is never given a value."""
+    divisor = mapping(crash.data.get("divisor"))
+    code = text(divisor.get("code"))
+    parts = [mapping(each) for each in listed(divisor.get("parts"))]
+    empty = next((part for part in parts if part.get("length") == 0), None)
+    headline = f"{code} is 0" if code else "the divisor is 0"
+    if empty is not None and empty.get("type") == "DataLoader":
+        why, advice = _no_batch(empty)
+        return Cause(headline=f"{headline}: {why}", advice=advice)
+    if empty is not None:
+        name = text(empty.get("name"))
+        return Cause(
+            headline=f"{headline}: the {empty.get('type')} is empty",
+            advice=f"nothing was put into {name}{crash.origin(name).told()}, or a filter keeps "
+            "nothing: a mean of nothing has no value, so look why it is empty",
+        )
+    values = [f"{part['name']} = {part['value']}" for part in parts if "value" in part]
+    values += [f"len({p['name']}) = {p['length']}" for p in parts if "length" in p]
+    told = (
+        f" ({', '.join(values)})" if values and code not in [p.get("name") for p in parts] else ""
+    )
+    if divisor.get("operator") == "Mod" and "//" in code:
+        return Cause(headline=f"{headline}{told}", advice=_INTERVAL.format(code=code))
+    made = crash.origin(code).told() if code else ""
+    return Cause(
+        headline=f"{headline}{told}",
+        advice=f"usual are an empty loader or split, a filter that keeps nothing, and a count that "
+        f"never rose{made}: look why it is 0; a mean of nothing has no value",
+    )
+
+
+def _no_batch(loader: Mapping[str, Any]) -> tuple[str, str]:
+    """Why a loader gives no batch, and what to do about it."""
+    name, samples = loader.get("name"), whole(loader.get("samples"))
+    size = whole(loader.get("batch_size"))
+    if samples and size and loader.get("drop_last") is True:
+        return (
+            f"{name} gives no batch, it has {samples} samples, batch_size={size} and "
+            "drop_last=True",
+            f"drop_last throws away the {samples} samples, which are less than one batch: "
+            "drop_last=False for an evaluation (there it loses the rest of every other set, too), "
+            f"or a batch_size of at most {samples} for training",
+        )
+    return (
+        f"{name} gives no batch, its dataset has {'no' if samples == 0 else 'too few'} samples",
+        "look at the split or the filter that it is made from; a mean over no batch has no value",
+    )

@@ -1,0 +1,63 @@
+"""What a division by zero divided by: the expression as it is written, and what it counts."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Sized
+from typing import Any
+
+from .operands import known, value_of
+from .traceback_frames import Call
+from .values import Facts, described, is_tensor
+
+_DIVIDES = (ast.Div, ast.FloorDiv, ast.Mod)
+# Their length is read without running code of the user's.
+_PLAIN = (list, tuple, dict, set, frozenset, str, bytes, range)
+
+
+def divisor(error: BaseException, call: Call) -> Facts:
+    """The divisor of the failing operation; nothing where it stands in no expression."""
+    if not isinstance(error, ZeroDivisionError):
+        return {}
+    node = call.expression() or call.statement()
+    if isinstance(node, ast.BinOp) and isinstance(node.op, _DIVIDES):
+        found = node.right
+    elif isinstance(node, ast.AugAssign) and isinstance(node.op, _DIVIDES):
+        found = node.value
+    else:
+        return {}
+    parts: dict[str, Facts] = {}
+    for part in ast.walk(found):
+        if isinstance(part, ast.Call) and _is_len(part):
+            name, value = ast.unparse(part.args[0]), value_of(part.args[0], call)
+            if known(value) and (told := _counted(name, value)):
+                parts[name] = told
+        elif isinstance(part, ast.Name | ast.Attribute) and isinstance(
+            value := value_of(part, call), int | float
+        ):
+            parts[ast.unparse(part)] = described(ast.unparse(part), value)
+    facts: Facts = {"code": ast.unparse(found), "operator": type(node.op).__name__}
+    return {"divisor": facts | {"parts": list(parts.values())[:4]}}
+
+
+def _is_len(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == "len" and len(node.args) == 1
+
+
+def _counted(name: str, value: Any) -> Facts:
+    """What ``len`` of it counts: entries, or batches of a loader and why there are so many."""
+    if _is_loader(value):
+        facts: Facts = {"name": name, "type": "DataLoader", "length": len(value)}
+        facts |= {"batch_size": value.batch_size, "drop_last": value.drop_last}
+        if isinstance(value.sampler, Sized):
+            facts["samples"] = len(value.sampler)
+        return facts
+    if type(value) in _PLAIN or is_tensor(value):
+        return {"name": name, "type": type(value).__name__, "length": len(value)}
+    return {}
+
+
+def _is_loader(value: object) -> bool:
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and isinstance(value, data.DataLoader)
