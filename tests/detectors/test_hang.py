@@ -96,3 +96,26 @@ def test_a_pause_that_ended_before_does_not_end_the_next_one(make_rows):
     before = event(20, "progress_again", time=5.0, seconds=30.0)
     (finding,) = judged(make_rows, before, event(20, time=9.0))
     assert finding.severity is Severity.ERROR and finding.evidence["went_on"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("data", "worker", "words", "never"),
+    [
+        ({"started": "fork"}, {"inside": "get (/x/threading.py:5)"}, "'spawn'", "see what it"),
+        ({"started": "spawn"}, {"inside": "get (/x/threading.py:5)"}, "see what it", "'spawn'"),
+        ({"started": "fork"}, {"inside": "read (/x/socket.py:5)"}, "see what it", "'spawn'"),
+        ({"started": "fork", "timeout": 60.0}, {"inside": ""}, "see what it", "timeout="),
+    ],
+)
+def test_the_cure_of_a_worker_that_stands_still_has_its_preconditions(
+    make_rows, data, worker, words, never
+):
+    stuck = {"file": "data.py", "line": 9, **worker}
+    (finding,) = judged(make_rows, event(20, waits_for=1, stuck_worker=stuck, **data))
+    assert words in finding.advice and never not in finding.advice
+
+
+def test_ranks_that_do_not_find_each_other_have_no_collective_yet(make_rows):
+    frames = [["/x/torch/distributed/rendezvous.py", 189, "_create_c10d_store"]]
+    (finding,) = judged(make_rows, event(20, frames=frames))
+    assert "MASTER_ADDR" in finding.advice and "did not come" not in finding.advice

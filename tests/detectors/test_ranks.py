@@ -158,7 +158,7 @@ def test_replicas_are_said_since_when_and_where():
     assert finding.severity is Severity.ERROR and finding.rank == 1
     assert finding.evidence["equal_until"] == 64 and finding.step == 128
     assert finding.evidence["layers"] == ["0.bias"]
-    assert "outside of the optimizer" in finding.message
+    assert "gradients are equal" in finding.message and "steps the optimizer" in finding.advice
 
 
 def test_the_odd_one_of_three_is_the_one_that_differs():
@@ -170,7 +170,7 @@ def test_the_odd_one_of_three_is_the_one_that_differs():
 def test_gradients_that_are_not_averaged_are_told_apart():
     other = {"grad_norm": 5 + np.random.default_rng(3).random(200)}
     wrapped = one([lane(0), lane(1, weights=all_changed, columns=other)])
-    assert "gradients are not averaged" in wrapped.message and "model.module" in wrapped.advice
+    assert "gradients differ after backward" in wrapped.message and "clipping" in wrapped.advice
     bare = {"wrapper": ""}
     alone = one([lane(0, facts=bare), lane(1, facts=bare, weights=all_changed, columns=other)])
     assert alone.severity is Severity.WARNING and "no DDP" in alone.message
@@ -208,6 +208,14 @@ def test_the_slow_rank_is_named_with_its_phase_and_its_line():
     assert (finding.rank, finding.file, finding.line) == (1, "data.py", 12)
     assert finding.evidence["kind"] == "data"
     assert finding.evidence["lost"] == pytest.approx(0.010, rel=0.05)
+
+
+@pytest.mark.parametrize(("backend", "device"), [("gloo", False), ("nccl", True)])
+def test_a_device_is_looked_at_where_there_is_one(backend, device):
+    facts = {"backend": backend}
+    slow = lane(1, columns={"forward": 0.014}, facts=facts)
+    finding = one([lane(0, columns={"backward": 0.018}, facts=facts), slow])
+    assert ("nvidia-smi" in finding.advice) is device and "cores" in finding.advice
 
 
 def test_waiting_in_forward_is_no_slowness_of_its_own():
@@ -304,6 +312,13 @@ def test_equal_losses_where_there_are_no_batches():
     columns = {"batch": np.nan, "loss": lane(0).rows["loss"]}
     finding = one([lane(0, columns=columns), lane(1, columns=columns)])
     assert finding.evidence["by"] == "losses" and "manual_seed" in finding.advice
+    columns |= {"batch": lane(0).rows["batch"]}
+    known = one([lane(0, columns=columns), lane(1, columns=columns)])
+    assert "num_replicas and rank" in known.advice, "it has a DistributedSampler"
+    for size, words in ((8, "sampler=DistributedSampler(dataset)"), (None, "islice")):
+        facts = {"sampler": False, "batch_size": size}
+        bare = one([lane(rank, columns=columns, facts=facts) for rank in (0, 1)])
+        assert words in bare.advice, "a stream takes no sampler"
     constant = {"batch": np.nan, "loss": 1.0}
     assert codes([lane(0, columns=constant), lane(1, columns=constant)]) == []
 
@@ -425,6 +440,13 @@ def test_a_rank_in_another_collective_is_blamed():
 def test_all_in_one_collective_blames_nobody():
     finding = one(hangs(IN_BARRIER, IN_BARRIER))
     assert finding.evidence["blamed"] == [] and "all ranks wait" in finding.message
+    assert "another collective before" in finding.advice and "NCCL" not in finding.advice
+
+
+def test_a_rank_that_computes_is_not_asked_what_it_waits_for():
+    finding = one(hangs(IN_BACKWARD, ASLEEP | {"cpu": 1.0, "moves": True}))
+    assert "is at work at data.py:7" in finding.message and "let all ranks" in finding.advice
+    assert "waits for" in one(hangs(IN_BACKWARD, ASLEEP)).advice
 
 
 def test_a_rank_that_has_ended_is_waited_for_for_ever():
@@ -456,7 +478,12 @@ def test_which_rank_was_killed_first(first, second, lost):
         lane(rank, events=[event(rank, "died", 200, **data)])
         for rank, data in enumerate((first, second))
     ]
-    assert [f.rank for f in compare(lanes)] == ([] if lost is None else [lost])
+    findings = compare(lanes)
+    assert [f.rank for f in findings] == ([] if lost is None else [lost])
+    for finding in findings:
+        # Who left by itself leaves no signal.
+        assert ("killed by SIG" in finding.message) is bool(second["signal"])
+        assert ("os._exit" in finding.advice) is not bool(second["signal"])
 
 
 def test_a_rank_that_its_launcher_ended_was_not_the_first():
@@ -542,6 +569,8 @@ def test_the_line_that_calls_a_model_past_its_wrapper():
     deep = {"mark": "model", "direct": False, "path": (57, 59, 31)}
     lanes[0] = lane(0, events=[timed(0, look("look", [(31, 0.004, deep)], sources=past))])
     assert one(lanes).line == 59, "the line that shows it, not the one that the time goes to"
+    assert "gradients are not averaged" in one(lanes).message
+    assert "not model.module" in one(lanes).advice
     averaged = [lanes[0], lane(1, weights=changed, events=[timed(1, given)])]
     assert one(averaged).line == 0
 

@@ -14,6 +14,8 @@ from .peers import peer_is_late
 _SILENT = "no_progress"
 _COLLECTIVES = ("distributed_c10d.py", "/torch/distributed/", "torch/nn/parallel/distributed.py")
 _BACKWARD = "_engine_run_backward"
+# Cores in use from which on a rank works and does not wait.
+_COMPUTES = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,9 @@ class _Place:
     def told(self) -> str:
         if self.gone:
             return "has ended"
-        return f"stands at {self.where}" if self.where else "does not answer"
+        works = self.data.get("moves") is True or number(self.data, "cpu") >= _COMPUTES
+        verb = "is at work at" if works and not self.waits else "stands at"
+        return f"{verb} {self.where}" if self.where else "does not answer"
 
 
 class CollectiveHang(RankDetector):
@@ -163,7 +167,11 @@ class CollectiveHang(RankDetector):
         first = blamed[0] if blamed else waiting[0]
         if not blamed:
             what = f"all ranks wait in the same collective at {where}"
-            advice = "look at the network between the ranks: NCCL_DEBUG=INFO, GLOO_SOCKET_IFNAME"
+            seen = "NCCL_DEBUG=INFO" if _on_devices(lanes) else "GLOO_SOCKET_IFNAME"
+            advice = (
+                "see whether one of them has called another collective before, or one more of "
+                f"this; if not, look at the network between the ranks ({seen})"
+            )
         else:
             who = named([place.lane.rank for place in blamed])
             at = " in another collective" if first.waits else ""
@@ -192,6 +200,10 @@ class CollectiveHang(RankDetector):
                 "cause": {n: first.data[n] for n in ("function", "excerpt") if n in first.data},
             },
         )
+
+
+def _on_devices(lanes: Sequence[Lane]) -> bool:
+    return any("nccl" in str(lane.facts.get("backend")) for lane in lanes)
 
 
 def _told(lane: Lane) -> Finding | None:
@@ -229,4 +241,9 @@ def _advice(place: _Place) -> str:
         )
     if place.waits:
         return "call the same collectives on all ranks, in the same order: look for if rank == 0"
+    if place.data.get("moves") is True or number(place.data, "cpu") >= _COMPUTES:
+        return (
+            "it computes, and the others wait for it: let all ranks do this work, or only so much "
+            "of it as the time limit of their collective allows"
+        )
     return "see what this line waits for, and why only this rank does"

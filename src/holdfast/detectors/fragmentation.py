@@ -122,8 +122,8 @@ class Fragmentation(Detector):
             f"the allocator reserves {reserved[-1] / _GIB:.1f} GiB for {allocated[-1] / _GIB:.1f} "
             f"GiB of tensors: unused memory grew from {gaps[0] / _GIB:.1f} to "
             f"{gaps[-1] / _GIB:.1f} GiB",
-            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and pad batches to a few fixed "
-            "sizes",
+            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if it is not yet, and pad "
+            "batches to a few fixed sizes",
             evidence={
                 "key": "gap",
                 "reserved": float(reserved[-1]),
@@ -150,8 +150,8 @@ class Fragmentation(Detector):
             f"the allocator ran out of memory {retries:.0f} times in {steps} steps and emptied its "
             f"cache each time, which stalls the device: {allocated[-1] / _GIB:.1f} GiB in tensors, "
             f"{reserved[-1] / _GIB:.1f} GiB reserved",
-            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, pad batches to a few fixed "
-            "sizes, or make them smaller and accumulate",
+            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if it is not yet, pad batches "
+            "to a few fixed sizes, or make them smaller and accumulate",
             evidence={
                 "key": "retries",
                 "retries": retries,

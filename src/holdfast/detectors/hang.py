@@ -20,6 +20,13 @@ _ON_PURPOSE = (
     "/matplotlib/backends/", "/uvicorn/", "/werkzeug/", "/ipdb/", "/debugpy/",
 )  # fmt: skip
 _COLLECTIVES = ("distributed_c10d.py", "/torch/distributed/", "torch/nn/parallel/distributed.py")
+# Functions in which ranks find each other, before there is a collective.
+_MEETING = (
+    "rendezvous",
+    "_create_c10d_store",
+    "_tcp_rendezvous_handler",
+    "_env_rendezvous_handler",
+)
 _LOCKS = ("/threading.py", "/multiprocessing/synchronize.py", "/queue.py", "/filelock/")
 
 
@@ -201,9 +208,11 @@ def _advice(data: Mapping[str, Any], worker: Mapping[str, Any]) -> str:
     look = f"all threads are in {file}" if file else "its threads could not be asked"
     inside = f"{worker.get('inside', '')} {data.get('inside', '')}"
     if data.get("waits_for") is not None:
+        cure = _worker_cure(data, worker)
+    elif any(function in _MEETING for _, function in _frames(data)):
         cure = (
-            "give the DataLoader a timeout= and multiprocessing_context='spawn', or num_workers=0 "
-            "to see it in the main process"
+            "the process group is not there yet: see whether all ranks were started, and reach "
+            "its address (MASTER_ADDR, MASTER_PORT)"
         )
     elif any(part in file for file, _ in _frames(data) for part in _COLLECTIVES):
         cure = "see which rank did not come to this collective: its stacks show another line"
@@ -211,7 +220,23 @@ def _advice(data: Mapping[str, Any], worker: Mapping[str, Any]) -> str:
         cure = "see who holds what this line waits for"
     else:
         cure = "see what this line waits for"
-    return f"{cure}; {look}; --restart K ends a run that hangs and goes on from its last checkpoint"
+    return (
+        f"{cure}; {look}; --restart K ends a run that hangs and starts it again, from its last "
+        "checkpoint if there is one"
+    )
+
+
+def _worker_cure(data: Mapping[str, Any], worker: Mapping[str, Any]) -> str:
+    """A lock that was held at the fork is freed by no one; anything else may answer late."""
+    told = ["see what it waits for"]
+    forked = data.get("started") in ("fork", None, "")
+    if forked and any(part in str(worker.get("inside") or "") for part in _LOCKS):
+        told = ["multiprocessing_context='spawn': a lock that was held at the fork stays held"]
+    elif not worker:
+        told = ["num_workers=0 shows it in the main process"]
+    if not data.get("timeout"):
+        told.append("timeout= of the DataLoader makes an exception of it")
+    return "; ".join(told)
 
 
 def _samples(data: Mapping[str, Any], worker: Mapping[str, Any]) -> list[Any]:

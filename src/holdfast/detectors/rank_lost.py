@@ -88,17 +88,19 @@ class RankLost(RankDetector):
         first = lost[0]
         told = first.events_of("died")[-1].data
         signal = str(told.get("signal") or "")
-        by = f" by {signal}" if signal else ""
+        # Without a signal it may have left by itself.
+        gone = f"killed by {signal}" if signal else "gone"
+        left = "" if signal else ", or os._exit and the like in the script"
         names = [lane.rank for lane in lost]
         yield self.about(
             lanes,
             step=first.last_step + 1,
             rank=first.rank,
-            what=f"{named(names)} {'was' if len(names) == 1 else 'were'} killed{by} without a word "
+            what=f"{named(names)} {'was' if len(names) == 1 else 'were'} {gone} without a word "
             f"after {first.last_step + 1:,} steps; {named([o.rank for o in others])} ended because "
             "of it",
             advice="look at the memory of that rank and at dmesg of its machine (out of memory, a "
-            "lost node, kill -9); torchrun --max-restarts starts all ranks again",
+            f"lost node, kill -9{left}); torchrun --max-restarts starts all ranks again",
             confidence=0.9,
             evidence={
                 "lost": names,

@@ -135,14 +135,14 @@ class ReplicasOutOfSync(RankDetector):
         gradients = self._apart(lanes, "grad_norm")
         names = [n for i, n in enumerate(lanes[0].layers) if i in which]
         part = "" if len(which) == total else f" in {', '.join(names[:_SHOWN])}"
-        how, advice = _cause(wrapped, gradients, before, odd)
+        # Gradients of wrapped models are averaged unless these are called past their wrapper.
+        called, past = _called(lanes[0]) if wrapped and gradients else (("", 0), False)
+        how, advice = _cause(wrapped, gradients, before, odd, past=past)
         others = [lane.rank for lane in lanes if lane.rank not in odd]
         what = (
             f"the weights of {named(odd)} differ from those of {named(others)}{part} "
             f"({len(which)} of {total} layers): {how}"
         )
-        # Gradients of wrapped models are averaged unless these are called past their wrapper.
-        called = _called(lanes[0]) if wrapped and gradients else ("", 0)
         return self.about(
             lanes,
             step=step,
@@ -165,16 +165,16 @@ class ReplicasOutOfSync(RankDetector):
         )
 
 
-def _called(lane: Lane) -> Origin:
+def _called(lane: Lane) -> tuple[Origin, bool]:
     """The line that calls the model for the longest time, past its wrapper if one shows it."""
     if lane.look is None:
-        return "", 0
+        return ("", 0), False
     calls = sorted((line for line in lane.look.now.lines if line.mark == "model"), key=_seconds)
     for line in reversed(calls):
         for place in line.path:
             if any(_PAST in call.split(".") for call in place.calls):
-                return place.file, place.line
-    return (calls[-1].at.file, calls[-1].at.line) if calls else ("", 0)
+                return (place.file, place.line), True
+    return ((calls[-1].at.file, calls[-1].at.line) if calls else ("", 0)), False
 
 
 def _seconds(line: Line) -> float:
@@ -209,14 +209,23 @@ def _odd(sums: NDArray[Any]) -> list[int]:
     return [i for i, key in enumerate(keys) if key != most]
 
 
-def _cause(wrapped: bool, gradients: bool, before: int, odd: Sequence[int]) -> tuple[str, str]:
-    """How it came to this, and what to do."""
+def _cause(
+    wrapped: bool, gradients: bool, before: int, odd: Sequence[int], *, past: bool
+) -> tuple[str, str]:
+    """How it came to this, and what to do; ``past``: a call past the wrapper was seen."""
     since = f"equal at step {before} for the last time" if before >= 0 else "from the start on"
-    if wrapped and gradients:
+    if wrapped and gradients and past:
         return (
             f"gradients are not averaged, {since}",
             "call the wrapped model, not model.module, for every forward pass, and end no_sync() "
             "before the last micro-batch",
+        )
+    if wrapped and gradients:
+        return (
+            f"gradients differ after backward, {since}",
+            "see whether no_sync() ends before the last micro-batch, whether every forward pass "
+            "calls the wrapped model, and what changes gradients on one rank alone before the step "
+            "(noise, clipping, scaling)",
         )
     if wrapped and before < 0:
         return (
@@ -226,9 +235,10 @@ def _cause(wrapped: bool, gradients: bool, before: int, odd: Sequence[int]) -> t
         )
     if wrapped:
         return (
-            f"they were changed outside of the optimizer, {since}",
-            f"look for code between steps {before} and {before + 64} that changes weights under a "
-            f"condition that only {named(odd)} meets: do it on all ranks, or broadcast afterwards",
+            f"gradients are equal, {since}",
+            f"look for code between steps {before} and {before + 64} that changes weights, or "
+            f"steps the optimizer, under a condition that only {named(odd)} meets: do it on all "
+            "ranks, or broadcast afterwards",
         )
     if gradients:
         return (

@@ -125,6 +125,12 @@ class SameData(RankDetector):
         what = f"{named([lane.rank for lane in chosen])} train on the same data: "
         what += f"{equal:,} of {len(steps):,} {by} are equal{_of_loader(at)}"
         sampled = "sampler=DistributedSampler(dataset) in place of shuffle=True, with set_epoch()"
+        if all(lane.facts.get("sampler") for lane in chosen):
+            sampled = "see num_replicas and rank of its DistributedSampler, or which loader has it"
+        elif not any(lane.facts.get("batch_size") for lane in chosen):
+            # Nobody draws indices, as of a stream, which takes no sampler.
+            sampled = "let the dataset hand out its part alone, as in "
+            sampled += "itertools.islice(samples, rank, None, world_size)"
         made = "make other data on each rank: torch.manual_seed(seed + rank) after the model"
         return self.about(
             chosen,

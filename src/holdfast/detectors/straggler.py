@@ -25,7 +25,9 @@ _PHASES = {
 _ADVICE = {
     "data": "look at the data of that rank: its files, its disk, its share of the samples, its "
     "num_workers",
-    "compute": "look at its device (nvidia-smi: clocks, temperature, other processes), at its "
+    "compute": "look at its cores (other processes on them, fewer threads), and at work that only "
+    "this rank does or gets (longer samples)",
+    "device": "look at its device (nvidia-smi: clocks, temperature, other processes), at its "
     "cores, and at work that only this rank does or gets (longer samples)",
     "code": "look at what only this rank does between two steps, as logging, saving and "
     "evaluation: do it less often, or on all ranks in turn",
@@ -161,6 +163,8 @@ class Straggler(RankDetector):
         waiting = [other.rank for other in lanes if other is not lane]
         file, line = _line(lanes, lane, kind, found.ahead)
         wait = "waits" if len(waiting) == 1 else "wait"
+        on_device = kind == "compute" and "nccl" in str(lane.facts.get("backend"))
+        advice = _ADVICE["device" if on_device else kind]
         return self.about(
             lanes,
             step=int(steps[0]),
@@ -168,9 +172,9 @@ class Straggler(RankDetector):
             what=f"rank {lane.rank} spends {_ms(own)} per step on {words}{spot((file, line))}, the "
             f"others {_ms(own - found.ahead)}: {named(waiting)} {wait} {_ms(found.lost)} of "
             f"{_ms(length)}",
-            advice=f"look at what that line does on rank {lane.rank} alone; {_ADVICE[kind]}"
+            advice=f"look at what that line does on rank {lane.rank} alone; {advice}"
             if line
-            else _ADVICE[kind],
+            else advice,
             confidence=0.8,
             file=file,
             line=line,

@@ -93,14 +93,15 @@ class UnusedParameters(RankDetector):
                 lanes,
                 step=step,
                 rank=lanes[0].rank,
-                what=f"{len(never)} of {len(names)} parameters never get a gradient on any rank: "
+                what=f"{len(never)} of {len(names)} parameters have had no gradient on any rank on "
+                f"{looks} steps that were looked at: "
                 f"{', '.join(never[:_SHOWN])[:80]}{more}"
                 f"{f' (made{spot(at)})' if at[1] else ''}",
                 file=at[0],
                 line=at[1],
-                advice="remove them or let them take part in the loss; freeze them before DDP is "
-                "made if they shall stay (requires_grad_(False)); then leave "
-                "find_unused_parameters out",
+                advice="unless a later stage uses them: remove them or let them take part in the "
+                "loss; freeze them before DDP is made if they shall stay (requires_grad_(False)); "
+                "then leave find_unused_parameters out",
                 evidence=evidence,
             )
         elif not gaps and min(lane.last_step for lane in lanes) >= self.options.steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from types import FrameType
 from typing import Any, cast
@@ -45,7 +46,15 @@ def _awaited(iterator: Any) -> dict[str, Any]:
     if not hasattr(iterator, "_task_info"):
         return {}  # a loader without workers reads the sample itself
     number, worker = LoaderLedger.upcoming(iterator)
+    how = {"started": _started(iterator), "timeout": float(getattr(iterator, "_timeout", 0) or 0)}
     drawn = plain_indices(LoaderLedger.of(iterator).drawn.get(number))
     if drawn is None:
-        return {"waits_for": worker}
-    return {"waits_for": worker, "samples": drawn[:_NAMED], "mark": batch_mark(drawn)}
+        return {"waits_for": worker, **how}
+    return {"waits_for": worker, **how, "samples": drawn[:_NAMED], "mark": batch_mark(drawn)}
+
+
+def _started(iterator: Any) -> str:
+    """How its workers were started: ``fork``, ``spawn``, ``forkserver``."""
+    workers = getattr(iterator, "_workers", None) or [None]
+    own = getattr(type(workers[0]), "_start_method", None)
+    return str(own or multiprocessing.get_start_method(allow_none=True) or "")
