@@ -60,7 +60,7 @@ COLUMNS = [
     "buffer_layer", "input_bad", "data_wait", "h2d", "forward", "backward", "optimizer", "other",
     "collective", "mem_allocated", "mem_reserved", "mem_retries", "rss", "batch", "worker", "guard",
     "guard_device", "guard_hidden", "loss_usual", "loss_limit", "norm_usual", "norm_limit",
-    "outlier", "clip",
+    "outlier", "clip", "losses",
 ]  # fmt: skip
 
 DTYPE = np.dtype([("step", "<i8"), ("time", "<f8"), *((name, "<f4") for name in COLUMNS)])
@@ -79,7 +79,7 @@ def healthy(count: int, *, start: int = 0, seed: int = 0) -> Any:
     rows["lr"] = 1e-3
     rows["backwards"] = 1
     unknown = ("grad_max", "scale", "param_bad", "input_bad", "h2d", "collective")
-    for name in (*unknown, "guard_device", "guard_hidden"):
+    for name in (*unknown, "guard_device", "guard_hidden", "losses"):
         rows[name] = np.nan
     rows["param_bad"][rows["step"] % 128 == 0] = 0
     for name in ("grad_layer", "param_layer", "buffer_layer", "worker"):

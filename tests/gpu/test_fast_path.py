@@ -25,6 +25,7 @@ pytestmark = [
 
 # Of the host, of the clock, and of the allocator.
 _OTHER = {
+    "losses",
     *TIMES,
     "time",
     "guard",

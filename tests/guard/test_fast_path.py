@@ -18,7 +18,8 @@ from holdfast.probes.timing import COLUMNS as TIMES
 from .conftest import MakeEngine, MemoryRecorder
 
 # Of the host, and of the clock.
-_OTHER = {*TIMES, "time", "guard", "guard_device", "guard_hidden", "rss"}
+# Times, and what is looked at in some steps: other ones on another path.
+_OTHER = {*TIMES, "time", "guard", "guard_device", "guard_hidden", "rss", "losses"}
 
 
 def parts(norm: bool = False) -> tuple[nn.Module, torch.optim.Optimizer]:

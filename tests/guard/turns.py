@@ -220,7 +220,7 @@ class Ended:
             for one in (self, other)
         ]
         assert told[0] == told[1] and self.known == other.known
-        but = {*TIMES, "time", "guard", "guard_device", "guard_hidden", "rss"}
+        but = {*TIMES, "time", "guard", "guard_device", "guard_hidden", "rss", "losses"}
         # The weights are looked at from the step on in which a bad one is known.
         but |= {"mem_allocated", "mem_reserved", "param_bad", "param_layer"}
         for column in set(self.rows.dtype.names or ()) - but:

@@ -154,7 +154,7 @@ class FiniteLoss:
             return []
         code = first.f_code
         spot = code.co_filename, code.co_firstlineno, first.f_lasti
-        if self._names.get(spot) == [] or not (hops := _hops(node)):
+        if self._names.get(spot) == [] or not (hops := hops_of(node)):
             return []
         return self._variables(hops, first, spot)
 
@@ -359,7 +359,7 @@ def _outside(frame: FrameType | None, most: int) -> list[FrameType]:
     return found
 
 
-def _hops(node: Any) -> list[Hop]:
+def hops_of(node: Any) -> list[Hop]:
     """The nodes from which a loss was made by a number, one after the other."""
     found: list[Hop] = []
     while len(found) < _HOPS and node is not None and (name := node.name()) in BY_A_NUMBER:

@@ -55,6 +55,11 @@ class StepRecords(EnginePart):
             record.batches = ledger.step()
         if training.memory.lost:  # before the contents of the batches are let go
             attempt(self, "memory", self._lost, record)
+        followed = self._writer.followed
+        if followed.looking:
+            attempt(self, "followed losses", self._tell_losses, guard, record, losses)
+        elif record.step >= followed.due:
+            followed.look()
         own = losses is window.losses and losses.passes > 0
         several = not own and losses.passes > max(1, len(record.batches))
         comparability = training.registry.comparability
@@ -83,6 +88,11 @@ class StepRecords(EnginePart):
         between = ledger is None and not training.yet_to_step
         if between and self._recovery.due(training.iteration):
             attempt(self, "recovery", self._recovery.boundary, training.iteration, False)
+
+    def _tell_losses(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
+        told = self._writer.followed.step_ends(guard.index, record, losses)
+        if told is not None:
+            self._training.record_at("losses", record.step, told)
 
     def _lost(self, record: StepRecord) -> None:
         """A step whose backward ran out of memory is over: its batches are handed out again."""

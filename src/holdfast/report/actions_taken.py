@@ -12,8 +12,9 @@ import numpy as np
 from ..run import LaneData
 from ..types import Event
 from . import words
+from .columns import column
 from .cost import LOOK_OUTS, MEASUREMENTS
-from .lanes import LaneSummary, column, left_out
+from .lanes import LaneSummary, left_out
 from .rescue_words import (
     KINDS,
     Rescue,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,11 @@ from ..errors import RunFolderError, UsageError
 from ..run import LaneData, Run, encode
 from ..types import Finding, Severity, place_words
 from . import words
+from .columns import column, of_first_optimizer
 from .course import courses_of, earlier_lanes
-from .lanes import (
-    PHASES,
-    column,
-    of_first_optimizer,
-    read_lanes,
-)
+from .lanes import PHASES, read_lanes
 from .layout import WIDTH, Line, Span, line, paragraph
+from .losses import LossCourse, differ, losses_of, rows_of
 from .summary import RunSummary, summarize_lanes
 
 LIMITS: Mapping[str, float | str] = {
@@ -62,11 +59,14 @@ class Figure:
     after: float
     verdict: str = ""
     """``worse``, ``better``, ``same``; empty when it was not judged."""
+    comparable: bool = True
+    """Whether it is of the same thing in both runs; of others there is no percentage."""
 
     @property
     def change(self) -> float:
         """How much higher it is in the second run, as a share."""
-        if math.isnan(self.before) or math.isnan(self.after) or self.before == self.after == _NEVER:
+        known = not (math.isnan(self.before) or math.isnan(self.after))
+        if not known or not self.comparable or self.before == self.after == _NEVER:
             return math.nan
         if _NEVER in (self.before, self.after):
             return _NEVER if self.after == _NEVER else -_NEVER
@@ -91,6 +91,8 @@ class Comparison:
     """Why the second run counts as the worse one; empty when it does not."""
     differs: str = ""
     """How the scripts differ, where their losses mean different things; empty where they do not."""
+    losses: tuple[LossCourse, LossCourse] | None = None
+    """The losses that are compared."""
     judged: bool = True
     """Whether the second run was judged by the first; another script is not, unless asked."""
 
@@ -135,7 +137,9 @@ def compare(before: Run, after: Run, limits: Mapping[str, float | str] | None = 
     judged = limits is not None or not differs
     limits = limits if limits is not None else _NOTHING if differs else LIMITS
     (one, first), (two, second) = _read(before), _read(after)
-    at_step, loss = _losses(one, two)
+    losses = _same_losses(losses_of(one), losses_of(two))
+    other_loss = _other_loss(*losses)
+    at_step, loss = _losses(one, two, losses, comparable=not other_loss)
     pairs = {"step_time": (_step_times(one), _step_times(two))}
     noise = _ERRORS * math.hypot(*(_error(times) for times in pairs["step_time"]))
     raw = [
@@ -163,7 +167,8 @@ def compare(before: Run, after: Run, limits: Mapping[str, float | str] | None = 
         gone=tuple(f for f in first.findings if _identity(f) not in found),
         new=new,
         reasons=tuple(_reasons(figures, new, first, second, limits)),
-        differs=differs,
+        differs=differs or other_loss,
+        losses=losses,
         judged=judged,
     )
 
@@ -285,21 +290,39 @@ def _pace(lane: LaneData) -> float:
     return float(np.median(known)) if known else math.nan
 
 
-def _losses(one: LaneData, two: LaneData) -> tuple[int, Figure]:
+def _same_losses(
+    before: Sequence[LossCourse], after: Sequence[LossCourse]
+) -> tuple[LossCourse, LossCourse]:
+    """Of several losses the first that the scripts call alike; otherwise those of most steps."""
+    alike = ((a, b) for a in before for b in after if a.called == b.called)
+    return next(alike, (before[0], after[0]))
+
+
+def _other_loss(a: LossCourse, b: LossCourse) -> str:
+    """How two losses differ that are different things, so that neither is worse."""
+    if not differ(a, b):
+        return ""
+    told = [f"{one.name}, made by {words.listed(one.made_by)}" for one in (a, b)]
+    return f"different losses: {told[0]}; {told[1]}: they are not judged by each other"
+
+
+def _losses(
+    one: LaneData, two: LaneData, losses: tuple[LossCourse, LossCourse], *, comparable: bool
+) -> tuple[int, Figure]:
     """Loss of both runs on the last steps that both have; infinite where most were not finite."""
-    curves = [of_first_optimizer(lane.steps) for lane in (one, two)]
+    curves = [rows_of(lane.steps, loss) for lane, loss in zip((one, two), losses, strict=True)]
     common = np.intersect1d(curves[0]["step"], curves[1]["step"])
     last = common[-max(1, round(_LAST * len(common))) :]
     values: list[float] = []
     for rows in curves:
         chosen = rows[np.isin(rows["step"], last)]
-        losses = column(chosen, "loss")
-        finite = losses[np.isfinite(losses)]
+        losses_there = column(chosen, "loss")
+        finite = losses_there[np.isfinite(losses_there)]
         bad = int(np.sum(column(chosen, "loss_bad") > 0))
         value = float(np.median(finite)) if finite.size else math.nan
         values.append(_NEVER if bad > len(finite) else value)
     at_step = int(common[-1]) if len(common) else -1
-    return at_step, Figure(name="loss", before=values[0], after=values[1])
+    return at_step, Figure(name="loss", before=values[0], after=values[1], comparable=comparable)
 
 
 def _judged(figure: Figure, limit: float | str | None, noise: float) -> Figure:
@@ -309,7 +332,7 @@ def _judged(figure: Figure, limit: float | str | None, noise: float) -> Figure:
     real = abs(figure.after - figure.before) > noise
     verdict = "worse" if real and change > limit else "same"
     verdict = "better" if real and change < -limit else verdict
-    return Figure(name=figure.name, before=figure.before, after=figure.after, verdict=verdict)
+    return replace(figure, verdict=verdict)
 
 
 def _identity(finding: Finding) -> tuple[str, str, int]:

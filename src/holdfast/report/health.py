@@ -13,7 +13,7 @@ import numpy as np
 
 from ..run import Rows
 from . import words
-from .lanes import column
+from .columns import column
 
 # Labels until the run has a baseline: ordinary values for clipped transformers, and no finding by
 # themselves. From then on labels follow the baseline.

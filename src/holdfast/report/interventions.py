@@ -13,7 +13,8 @@ import numpy as np
 from ..run import LaneData
 from ..types import Event
 from . import words
-from .lanes import column, left_out
+from .columns import column
+from .lanes import left_out
 from .rescue_words import number_in, text_in
 
 EXPLOSION = "OPT002"

@@ -30,6 +30,7 @@ def report_json(summary: RunSummary) -> str:
         "cost": summary.cost and dataclasses.asdict(summary.cost),
         "saved_state": saved and dataclasses.asdict(saved),
         "lanes": [dataclasses.asdict(lane) for lane in summary.lanes],
+        "losses": [dataclasses.asdict(loss) for loss in summary.losses],
         "ranks": [dataclasses.asdict(rank) for rank in summary.ranks],
         "findings": list(_told(finding_groups)),
     }

@@ -21,15 +21,14 @@ from ..run import (
 )
 from ..types import Event
 from . import pace
+from .columns import column, first_optimizer, of_first_optimizer
 from .cost import Cost, cost_of
 from .ending import gone_together
+from .losses import LossCourse, added_up, losses_of, main_loss
 
 # Skipped steps below which no run is said to stand still: a guess, a first few are no rule.
 _FEW = 20
 PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other", "collective")
-
-# Losses of so many steps at most tell how a run began and ended; a guess.
-_ENDS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +46,14 @@ class LaneSummary:
     rollbacks: int
     """Number of rollbacks; those that were undone do not count."""
     seconds: float
-    first_loss: float
-    """The first one that was finite."""
-    last_loss: float
-    loss_over: int
-    """Losses at either end of which these two are medians."""
+    first_loss: float = math.nan
+    """The first one that was finite, of the loss that most steps are about."""
+    last_loss: float = math.nan
     """The last one that was recorded, NaN or infinite if the run ended so."""
+    loss_over: int = 1
+    """Losses at either end of which these two are medians."""
+    losses: tuple[LossCourse, ...] = ()
+    """All of them, that one first."""
     cost: Cost | None = None
     """What holdfast cost; None where nothing was measured."""
     finite_loss: float = math.nan
@@ -60,7 +61,7 @@ class LaneSummary:
     finite_step: int = -1
     """The step of it."""
     bad_losses: int = 0
-    """Losses of the first optimizer that were NaN or infinite."""
+    """Those of it that were NaN or infinite."""
     mean_loss: float = math.nan
     """Mean of the others, as the script's own average would be without the bad ones."""
     stands_still: bool = False
@@ -91,7 +92,7 @@ def trusted(run: Run, lane: LaneData) -> LaneData:
             f"the steps of lane {lane.lane} have no column {' and '.join(sorted(missing))}, in "
             f"{run.path}; restore the files or remove this run"
         )
-    return replace(lane, events=[*lane.events, *_last_words(run, lane.events)])
+    return added_up(replace(lane, events=[*lane.events, *_last_words(run, lane.events)]))
 
 
 def _last_words(run: Run, events: Sequence[Event]) -> list[Event]:
@@ -103,19 +104,6 @@ def _last_words(run: Run, events: Sequence[Event]) -> list[Event]:
     return [] if died is None else [died]
 
 
-def loss_ends(losses: NDArray[np.float32]) -> tuple[float, float, int]:
-    """The loss at first and at last, as medians of so many: one batch is a matter of chance.
-
-    The last one of a run that ended without a finite loss is what it ended with.
-    """
-    finite = losses[np.isfinite(losses)]
-    over = max(1, min(_ENDS, len(finite) // 20))
-    first = float(np.median(finite[:over])) if finite.size else math.nan
-    if not len(losses) or not np.isfinite(losses[-1]):
-        return first, float(losses[-1]) if len(losses) else math.nan, over
-    return first, float(np.median(finite[-over:])), over
-
-
 def summarize_lane(data: LaneData) -> LaneSummary:
     """Sum up one lane; every number survives empty lanes and missing columns."""
     rows = data.steps
@@ -124,11 +112,10 @@ def summarize_lane(data: LaneData) -> LaneSummary:
     written = max(len(rows), int(end.get("steps", 0)) if end else 0)
     out = left_out(data)
     skipped = int(np.sum(out))
-    mine = first_optimizer(rows)
+    mine, followed = main_loss(rows), losses_of(data)
     losses, bad = column(rows, "loss")[mine], column(rows, "loss_bad")[mine] > 0
-    known = np.flatnonzero(np.isfinite(losses) | bad)
     finite = np.flatnonzero(np.isfinite(losses))
-    first, last, over = loss_ends(losses[known])
+    main = followed[0] if followed else LossCourse(name="", first=math.nan, last=math.nan, over=1)
     seconds = float(rows["time"][-1] - rows["time"][0]) if len(rows) else 0.0
     phases = _means(rows, PHASES)
     return LaneSummary(
@@ -141,14 +128,15 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         skipped=max(skipped, int(end.get("skipped", 0)) if end else 0),
         rollbacks=_rollbacks(data.events),
         seconds=max(0.0, seconds),
-        first_loss=first,
-        last_loss=last,
-        loss_over=over,
+        first_loss=main.first,
+        last_loss=main.last,
+        loss_over=main.over,
+        losses=followed,
         finite_loss=float(losses[finite[-1]]) if finite.size else math.nan,
         finite_step=int(steps[mine][finite[-1]]) if finite.size else -1,
         bad_losses=int(np.sum(bad)),
         mean_loss=_mean(losses),
-        stands_still=_stands_still(steps, steps[mine & out] if len(rows) else steps),
+        stands_still=_stands_still(steps, steps[first_optimizer(rows) & out]),
         cost=cost_of(rows, written, data.events),
         phases=phases,
         pace=pace.verdict(of_first_optimizer(rows), phases),
@@ -197,19 +185,6 @@ def _dropped(data: LaneData) -> int:
     return sum(latest.values())
 
 
-def first_optimizer(rows: Rows) -> NDArray[np.bool_]:
-    """Rows of the first optimizer: losses of two are not one curve."""
-    numbers = column(rows, "opt")
-    known = numbers[~np.isnan(numbers)]
-    return numbers == known.min() if known.size else np.ones(len(rows), dtype=np.bool_)
-
-
-def of_first_optimizer(rows: Rows) -> Rows:
-    """Those rows; the same array where there is one optimizer, as a copy doubles the memory."""
-    mine = first_optimizer(rows)
-    return rows if mine.all() else rows[mine]
-
-
 def _means(rows: Rows, names: tuple[str, ...]) -> dict[str, float]:
     means = {name: _mean(column(rows, name)) for name in names}
     return {name: mean for name, mean in means.items() if not math.isnan(mean)}
@@ -239,10 +214,3 @@ def left_out(data: LaneData) -> NDArray[np.bool_]:
     replayed = [step for step in tried if isinstance(step, int)]
     replayed += [event.step for event in data.events if event.kind == "lost_step"]
     return (column(data.steps, "skipped") > 0) & ~np.isin(data.steps["step"], replayed)
-
-
-def column(rows: Rows, name: str) -> NDArray[np.float32]:
-    """A column of a table; NaN where the table does not have it."""
-    if name in (rows.dtype.names or ()):
-        return rows[name]
-    return np.full(len(rows), np.nan, dtype=np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..run import LaneData, Rows
-from .lanes import column
+from .columns import column
 from .layers import Mask, Norms, layer_names, matrix, some
 
 SHOWN = 24

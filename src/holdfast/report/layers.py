@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..run import LaneData, Rows
 from ..types import Finding
 from .cause import cause_of
-from .lanes import column
+from .columns import column
 
 REACH = 8
 """Steps either side; the recorder writes as many around an incident."""

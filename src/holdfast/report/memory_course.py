@@ -10,7 +10,7 @@ import numpy as np
 from ..run import LaneData, Rows
 from ..types import Finding, place_words
 from . import words
-from .lanes import column
+from .columns import column
 from .layers import Mask, Norms
 
 PARTS = ("weights", "gradients", "optimizer state")

@@ -32,6 +32,7 @@ from .ending import Ending, ending_of, first_exception
 from .interventions import interventions
 from .joined_findings import FindingGroup, join_ranks
 from .lanes import LaneSummary, read_lanes, summarize_lane
+from .losses import LossCourse, changes, joined_losses
 from .ranks import RankSummary, rank_summaries
 from .restarts import ends_once, last_restart, restart_line
 from .saved_state import SavedState, saved_state_of, with_command
@@ -76,6 +77,8 @@ class RunSummary:
     """Steps that were done in another run, from whose checkpoint this one goes on."""
     loss_over: int = 1
     """Steps at either end of which first and last loss are medians."""
+    losses: tuple[LossCourse, ...] = ()
+    """Each loss of the lead rank, the one that most steps are about first."""
     finite_loss: float = math.nan
     """The last loss that was finite."""
     finite_step: int = -1
@@ -135,7 +138,9 @@ class RunSummary:
 
     @property
     def loss_change(self) -> str:
-        """How the loss moved: ``loss 5.6 → 0.05``; empty when it was never seen."""
+        """How the loss moved: ``loss 5.6 → 0.05``, of several each; empty without one."""
+        if len(self.losses) > 1 or any(one.parts > 1 for one in self.losses):
+            return changes(self.losses)
         if not self.bad_losses or math.isfinite(self.last_loss):
             change = words.loss_change(self.first_loss, self.last_loss)
             many = change and self.loss_over > 1
@@ -194,6 +199,7 @@ def summarize_lanes(
         guard_cost=math.nan if cost is None else cost.share,
         cost=cost,
         loss_over=lead[-1].loss_over if lead else 1,
+        losses=joined_losses([lane.losses for lane in lead]),
         finite_loss=finite[-1].finite_loss if finite else math.nan,
         finite_step=finite[-1].finite_step if finite else -1,
         exception=exception,

@@ -108,6 +108,7 @@ EVENT_FORMS: Mapping[str, Form] = {
 """What readers compute with, in every kind of event."""
 OF_KIND: Mapping[str, Mapping[str, Form]] = {
     "end": {"steps": _is_count},
+    "losses": {"number": _is_count, "summed": _is_count, "parts": _list_of(_is_map)},
     "resumable": {"line": _is_count},
     "resume": {"step": _is_int},
     "settings_changed": {"changes": _list_of(_is_text)},

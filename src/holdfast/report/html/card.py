@@ -33,10 +33,11 @@ def card(summary: RunSummary | None) -> str:
     verdict = verdict_of(summary)
     shown, _ = groups_to_show(summary.finding_groups)
     more = len(summary.finding_groups) - len(shown[:_FINDINGS])
+    loss = words.loss_change(summary.first_loss, summary.last_loss)
     facts = [
         words.plural(summary.steps, "step"),
         summary.skipped_steps,
-        words.loss_change(summary.first_loss, summary.last_loss),
+        loss if len(summary.losses) == 1 else summary.loss_change,
         words.plural(len(summary.finding_groups), "finding"),
     ]
     return _frame(

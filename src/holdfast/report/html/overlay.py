@@ -10,9 +10,10 @@ import numpy as np
 from ...run import Rows
 from ...types import Finding, place_words
 from .. import words
+from ..columns import column, of_first_optimizer
 from ..compare import Comparison, change_words, figure_name, figure_words
 from ..course import Course
-from ..lanes import column, of_first_optimizer
+from ..losses import LossCourse, rows_of
 from ..record import Record
 from .axes import step_axis, value_axis
 from .chart import Chart, Curve
@@ -56,9 +57,10 @@ def _sentence(found: Comparison) -> str:
         f"{figure_name(found, figure)} {change_words(figure)} ({figure.verdict})"
         for figure in judged
     ]
+    differs = f"{words.capital(found.differs)}. " if found.differs else ""
     if not told:
-        return "B is within the limits of A in all that was judged."
-    return words.capital(f"{words.listed(told)}, from A to B.")
+        return f"{differs}B is within the limits of A in all that was judged."
+    return differs + words.capital(f"{words.listed(told)}, from A to B.")
 
 
 def _table(found: Comparison) -> Html:
@@ -103,11 +105,13 @@ def _curves(found: Comparison, before: Record, after: Record) -> Html:
 
 
 def _charts(pair: Sequence[Course], found: Comparison) -> Iterator[Chart]:
+    comparable = all(figure.comparable for figure in found.figures)
     times = _typical(found, "step_time", "all steps but the first few")
     yield from filter(
         None,
         (
-            _chart(pair, "loss", "Loss", _loss, words.figure),
+            _chart(pair, "loss", "Loss", _loss, words.figure, losses=found.losses,
+                   caption="" if comparable else found.differs),
             _chart(pair, "grad", "Gradient norm", _norm, words.figure),
             _chart(pair, "time", "Time of a step", _seconds, words.duration, kind="seconds",
                    caption=times),
@@ -121,12 +125,13 @@ def _charts(pair: Sequence[Course], found: Comparison) -> Iterator[Chart]:
 def _chart(
     pair: Sequence[Course], key: str, title: str, values: Callable[[Rows], Values],
     told: Callable[[float], str], *, kind: str = "", caption: str = "",
+    losses: Sequence[LossCourse] | None = None,
 ) -> Chart | None:  # fmt: skip
     curves: list[Curve] = []
     ends: list[float] = []
-    for name, style, course in zip("AB", ("s0", "s1"), pair, strict=True):
+    for i, (name, style, course) in enumerate(zip("AB", ("s0", "s1"), pair, strict=True)):
         rows = course.lane.steps[np.argsort(course.lane.steps["step"], kind="stable")]
-        rows = of_first_optimizer(rows)
+        rows = rows_of(rows, losses[i]) if losses else of_first_optimizer(rows)
         ends += [float(step) for step in rows["step"][[0, -1]]] if len(rows) else []
         y = values(rows)
         seen = ~np.isnan(y)

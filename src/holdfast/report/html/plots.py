@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 from ...run import LaneData, Rows
 from ...types import Finding
 from .. import pace, words
+from ..columns import column, of_first_optimizer
 from ..course import Course
-from ..lanes import PHASES, column, first_optimizer, loss_ends, of_first_optimizer
+from ..lanes import PHASES
 from ..layers import Mask
+from ..losses import loss_name, losses_of, main_loss, named, told_apart
 from ..memory_course import MemoryCourse, memory_courses
 from .axes import Axis, step_axis, value_axis
 from .chart import (
@@ -63,7 +66,9 @@ def _loss(
     course: Course, rows: Rows, others: Sequence[Course], columns: int = COLUMNS
 ) -> Chart | None:
     lane = course.lane
-    curve = _loss_curve(rows, f"rank {lane.rank}" if others else "loss", "s0")
+    curve, *more = _loss_curves(course, rows)
+    if not more:
+        curve = replace(curve, name=f"rank {lane.rank}" if others else "loss")
     also = [_loss_curve(_in_order(again), "made again later", "other") for again in course.redone]
     for other in others:
         name = f"rank {other.lane.rank}" if other.lane.rank != lane.rank else other.lane.lane
@@ -71,11 +76,12 @@ def _loss(
     ends = [float(end) for c in [curve, *also] if len(c.x) for end in c.x[[0, -1]]]
     ends += [float(end) for end in rows["step"][[0, -1]]]
     axis = step_axis(min(ends), max(ends))
-    scale = value_axis([curve.y, *(other.y for other in also)])
+    scale = value_axis([curve.y, *(other.y for other in (*more, *also))])
     marks = _marks(course, rows)
     if scale is None:
         return None
-    caption = _loss_words(curve, rows)
+    caption = _loss_words(curve, rows, curve.name if more else "Loss")
+    caption += "".join(f" {_loss_words(one, rows, one.name)}" for one in more)
     caption += "".join(
         f" {words.plural(len(mark.x), 'step')} {mark.name}."
         for mark in marks
@@ -86,14 +92,14 @@ def _loss(
         caption += f" Resumed at step {steps}."
     return Chart(
         key=f"loss-{lane.lane}", title=_titled("Loss", scale), caption=caption, x=axis, y=scale,
-        curves=[*also, curve], marks=marks, columns=columns,
+        curves=[*also, *more, curve], marks=marks, columns=columns,
     )  # fmt: skip
 
 
-def _loss_words(curve: Curve, rows: Rows) -> str:
+def _loss_words(curve: Curve, rows: Rows, name: str) -> str:
     known = np.flatnonzero(np.isfinite(curve.y))
     if not known.size:
-        return "No finite loss was recorded."
+        return f"{name}: no finite one was recorded."
     y, x = curve.y[known], curve.x[known]
     least = int(np.argmin(y))
     steps = words.plural(int(rows["step"][-1] - rows["step"][0]) + 1, "step")
@@ -102,28 +108,39 @@ def _loss_words(curve: Curve, rows: Rows) -> str:
         # A finite loss is not the last one: the run ended without it.
         end = f" (the last finite one, at step {words.number(int(x[-1]))}; then NaN or infinite)"
     return (
-        f"Loss from {words.figure(y[0])} to {last}{end} over {steps}; lowest "
+        f"{name} from {words.figure(y[0])} to {last}{end} over {steps}; lowest "
         f"{words.figure(y[least])} at step {words.number(int(x[least]))}, highest "
         f"{words.figure(y.max())} at step {words.number(int(x[int(np.argmax(y))]))}."
     )
 
 
 def loss_change(course: Course) -> str:
-    """``0.58 → 0.07``, ``0.58 → NaN`` for a run whose last loss was; empty without a loss."""
-    rows = _in_order(course.lane.steps)
-    rows = of_first_optimizer(rows)
-    losses, bad = column(rows, "loss"), column(rows, "loss_bad") > 0
-    seen = losses[bad | ~np.isnan(losses)]
-    if not len(seen):
+    """``0.58 → 0.07``, ``0.58 → NaN`` for a run whose last loss was; empty without a loss.
+
+    Of several losses each with its name.
+    """
+    told = losses_of(course.lane)
+    if len(told) > 1:
+        return "; ".join(filter(None, (one.change for one in told[:TOP])))
+    first, last = (told[0].first, told[0].last) if told else (math.nan, math.nan)
+    if math.isnan(first) and not column(course.lane.steps, "loss_bad").any():
         return ""
-    first, last, _ = loss_ends(seen)
     end = words.figure(last)
     return end if math.isnan(first) else f"{words.figure(first)} → {end}"
 
 
-def _loss_curve(rows: Rows, name: str, style: str) -> Curve:
+def _loss_curves(course: Course, rows: Rows) -> list[Curve]:
+    """A curve for each loss, the one that most steps are about first."""
+    return [
+        _loss_curve(rows, loss_name(named(course.lane.events, number), number), f"s{i}", mine)
+        for i, (number, mine) in enumerate(told_apart(rows)[:TOP])
+    ]
+
+
+def _loss_curve(rows: Rows, name: str, style: str, mine: Mask | None = None) -> Curve:
     bad = column(rows, "loss_bad") > 0
-    return _curve(rows, name, style, column(rows, "loss"), bad, first_optimizer(rows))
+    among = main_loss(rows) if mine is None else mine
+    return _curve(rows, name, style, column(rows, "loss"), bad, among)
 
 
 def _curve(
