@@ -55,7 +55,7 @@ class StepRecords(EnginePart):
             record.batches = ledger.step()
         if training.memory.lost:  # before the contents of the batches are let go
             attempt(self, "memory", self._lost, record)
-        followed = self._writer.followed
+        followed = self._training.followed
         if followed.looking:
             attempt(self, "followed losses", self._tell_losses, guard, record, losses)
         elif record.step >= followed.due:
@@ -90,7 +90,7 @@ class StepRecords(EnginePart):
             attempt(self, "recovery", self._recovery.boundary, training.iteration, False)
 
     def _tell_losses(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
-        told = self._writer.followed.step_ends(guard.index, record, losses)
+        told = self._training.followed.step_ends(guard.index, record, losses)
         if told is not None:
             self._training.record_at("losses", record.step, told)
 

@@ -26,7 +26,6 @@ from ..probes.replicas import parallel_facts
 from ..probes.step_record import BLANK, StepRecord
 from ..probes.updates import Before
 from ..run import Table
-from .followed_losses import FollowedLosses
 from .grad_scaler import ScalerInUse, why_lower
 from .kernel_cost import KernelCost
 from .layer_norms import LayerNorms
@@ -61,7 +60,6 @@ class StepWriter:
         """Handed every step and its row as it is written."""
         self.budget = Budget(settings.guard.budget)
         self.kernel_cost = KernelCost()
-        self.followed = FollowedLosses()
         asked: ScalerPolicy | None = None
         if settings.scaler.policy:
             asked = ScalerPolicy(
@@ -176,8 +174,8 @@ class StepWriter:
     def close_step(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
         """A step is over: write its row now, or when its numbers have arrived."""
         if record.usual:
-            if self.followed.scaled:
-                self.followed.scale(record)
+            if self.training.followed.scaled:
+                self.training.followed.scale(record)
             self.put(guard, [record])
             return
         if guard.notes or not guard.announced:
@@ -242,8 +240,8 @@ class StepWriter:
             row.update(record.timed.seconds())
         if record.cost_events:
             row["guard_device"] = self.kernel_cost.seconds(record)
-        if self.followed.scaled:
-            self.followed.scale(record)
+        if self.training.followed.scaled:
+            self.training.followed.scale(record)
         # One that was only looked at again has nothing that is out of order.
         again = record.told_to and not (row["loss_bad"] > 0 or row["grad_bad"] > 0)
         if row["skipped"] and not again:

@@ -114,9 +114,9 @@ class StretchRows:
 
     def _put(self, guard: OptimizerGuard, records: list[StepRecord]) -> None:
         self._writer.suspicious = False
-        if self._writer.followed.scaled:
+        if self._writer.training.followed.scaled:
             for record in records:
-                self._writer.followed.scale(record)
+                self._writer.training.followed.scale(record)
         self._writer.put(guard, records)
 
 

@@ -30,6 +30,7 @@ from ..probes.ranks import ranks
 from ..recovery.out_of_memory import OutOfMemory
 from ..run import Recorder, Table
 from .bad_batches import BadBatches
+from .followed_losses import FollowedLosses
 from .optimizer_guard import OptimizerGuard, parameters_of
 from .registry import OptimizerRegistry
 
@@ -65,6 +66,7 @@ class GuardedTraining:
         self.bad_batches = BadBatches(quarantine)
         self.memory = OutOfMemory(self, on=split)
         self.origins = Origins()
+        self.followed = FollowedLosses()
         self.uneven = False
         """Whether other ranks may take more steps than this one, or fewer."""
         self.recorder: Recorder | None = None

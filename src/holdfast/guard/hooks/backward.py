@@ -100,7 +100,7 @@ class BackwardHooks(EnginePart):
                 self._see_loss(tensors, loss, number, optimizers)
             except Exception as error:
                 self.failed("loss reading", error)
-        followed = self._writer.followed
+        followed = self._training.followed
         if followed.looking and "followed losses" not in self.off:
             attempt(self, "followed losses", followed.saw, tensors, loss, sys._getframe())
         self._investigation.calls_backward(tensors)
