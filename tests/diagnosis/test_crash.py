@@ -729,11 +729,12 @@ def test_sizes_behind_a_prefix_are_compared(tmp_path: Path) -> None:
     _, cause = crash(
         tmp_path,
         """
-        state = {f"module.{k}": v for k, v in nn.Linear(4, 10).state_dict().items()}
-        nn.Linear(4, 5).load_state_dict(state)
+        make = lambda n: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, n))
+        state = {f"module.{k}": v for k, v in make(10).state_dict().items()}
+        make(5).load_state_dict(state)
         """,
     )
-    assert "prefix 'module.', and weight is 10, 4 in the checkpoint and 5, 4" in cause.headline
+    assert "prefix 'module.', and 1.weight is 10, 4 in the checkpoint and 5, 4" in cause.headline
     assert "strip it" in cause.advice and "strict=False" in cause.advice
 
 

@@ -3,6 +3,8 @@
 Found by a blind exam of scripts that newcomers write.
 """
 
+# ruff: noqa: E501, a table of scripts
+
 from __future__ import annotations
 
 import os
@@ -139,6 +141,37 @@ CASES = {
     "interval": (
         "val = [1, 2, 3]\nfor i in val:\n    if i % (len(val) // 10): pass",
         "len(val) // 10 is 0 (len(val) = 3)|max(1, len(val) // 10)"),
+    # states
+    "part of a larger model": ("""
+        body = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        saved = {f"backbone.{k}": v for k, v in body.state_dict().items()} | {"head.bias": torch.ones(2)}
+        body.load_state_dict(saved)
+        """, "7 keys of the state have the prefix 'backbone.'|body.load_state_dict({k.removeprefix("
+        "'backbone.'): v for k, v in saved.items() if k.startswith('backbone.')})|leaves out head.bias"
+        "||strict=False"),
+    "model of a larger one": ("""
+        net = nn.ModuleDict({"body": nn.Linear(3, 4), "head": nn.Linear(4, 2)})
+        net.load_state_dict(nn.Linear(3, 4).state_dict())
+        """, "2 keys of the model begin with 'body.'|model.body.load_state_dict|head.weight, head.bias"
+        "||strict=False"),
+    "another model": (
+        "nn.Linear(3, 4).load_state_dict({'a': torch.ones(1), 'b': torch.ones(2)})",
+        "2 missing and 2 unexpected keys|strict=False would fill none of 2"),
+    "nearly the same model": ("""
+        net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+        net.load_state_dict({k: v for k, v in net.state_dict().items() if k != "1.bias"})
+        """, "1 missing keys (1.bias)|strict=False fills 3 of 4 tensors"),
+    "head of another size": ("""
+        make = lambda n: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, n))
+        make(2).load_state_dict(make(5).state_dict())
+        """, "2.weight is [5, 4]|drop the keys of the head from the state and load with strict=False"),
+    "every size is another": (
+        "nn.Linear(3, 4).load_state_dict(nn.Linear(5, 6).state_dict())",
+        "weight is [6, 5]|the settings it was saved with||strict=False"),
+    "a large model behind a prefix": ("""
+        body = nn.Sequential(*(nn.Linear(2, 2) for _ in range(90)))
+        body.load_state_dict({f"module.{k}": v for k, v in body.state_dict().items()})
+        """, "every key of the state has the prefix 'module.'|strip it: body.load_state_dict("),
 }  # fmt: skip
 
 

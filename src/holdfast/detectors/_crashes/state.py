@@ -1,106 +1,11 @@
-"""Saved states that do not fit, and optimizers and schedules that are made or used wrongly."""
+"""Optimizers and schedules that are made or used wrongly, and their saved states."""
 
 from __future__ import annotations
 
-import re
+from .facts import Cause, Crash, text
+from .state_keys import keys
 
-from .facts import Cause, Crash, listed, mapping, text
-
-_BUILD = (
-    "build the model with the settings it was saved with; for another number of classes drop the "
-    "keys of the head from the state and load with strict=False"
-)
 _ITERATORS = ("generator", "filter", "map", "chain", "zip")
-_PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "encoder.", "backbone.")
-
-
-def keys(crash: Crash) -> Cause | None:
-    """Missing and unexpected keys, or other sizes, in a state dict."""
-    found = crash.find(r"Error\(s\) in loading state_dict for (\w+)")
-    if found is None:
-        return None
-    missing = _names(crash, "Missing")
-    unexpected = _names(crash, "Unexpected")
-    sizes = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\) from checkpoint, .*?"
-                       r"Size\((.*?)\)", crash.message)  # fmt: skip
-    name = found[1]
-    if prefix := _prefix(unexpected, missing):
-        wraps = {
-            "module.": " (saved from DataParallel or DDP: save model.module.state_dict())",
-            "_orig_mod.": " (saved from a compiled model: save model._orig_mod.state_dict())",
-        }.get(prefix, "")
-        sizes = sizes or _other_sizes(crash, prefix)
-        return Cause(
-            headline=f"every key of the state has the prefix {prefix!r}{_and_sizes(sizes)}",
-            advice=f"strip it: {{k.removeprefix({prefix!r}): v for k, v in state.items()}}{wraps}"
-            + (f"; then {_BUILD}" if sizes else ""),
-        )
-    if prefix := _prefix(missing, unexpected):
-        return Cause(
-            headline=f"the model's keys begin with {prefix!r}, those of the state do not",
-            advice="load the state before wrapping or compiling the model, or into the wrapped "
-            f"part (model.{prefix.rstrip('.')}.load_state_dict)",
-        )
-    inside = {"model", "state_dict", "model_state_dict", "net", "weights", "ema"} & set(unexpected)
-    if inside and missing:
-        key = sorted(inside)[0]
-        return Cause(
-            headline="the file is a whole checkpoint, not a state dict",
-            advice=f"load its part: model.load_state_dict(checkpoint[{key!r}])",
-        )
-    if sizes:
-        return Cause(headline=_told_sizes(sizes), advice=_BUILD)
-    few = ", ".join((missing or unexpected)[:3])
-    kinds = [
-        f"{len(each)} {word}"
-        for each, word in ((missing, "missing"), (unexpected, "unexpected"))
-        if each
-    ]
-    return Cause(
-        headline=f"state of another {name}: {' and '.join(kinds)} keys ({few})",
-        advice="the model was changed since it was saved: build the same one, rename the keys, or "
-        "load with strict=False where the missing ones may stay as they are",
-    )
-
-
-def _other_sizes(crash: Crash, prefix: str) -> list[tuple[str, str, str]]:
-    """Tensors that have another size once the prefix is gone: torch does not come to compare them.
-
-    With the name, the size in the state and the size in the model.
-    """
-    saved, own = mapping(crash.data.get("saved_sizes")), mapping(crash.data.get("model_sizes"))
-    found: list[tuple[str, str, str]] = []
-    for name, size in saved.items():
-        here = own.get(plain := name.removeprefix(prefix))
-        if here is not None and listed(here) != listed(size):
-            there, own_size = (", ".join(map(str, listed(each))) for each in (size, here))
-            found.append((plain, there, own_size))
-    return found
-
-
-def _told_sizes(sizes: list[tuple[str, str, str]]) -> str:
-    layer, saved, here = sizes[0]
-    more = f", {len(sizes)} sizes differ" if len(sizes) > 1 else ""
-    return f"{layer} is {saved} in the checkpoint and {here} in the model{more}"
-
-
-def _and_sizes(sizes: list[tuple[str, str, str]]) -> str:
-    return f", and {_told_sizes(sizes)}" if sizes else ""
-
-
-def _names(crash: Crash, word: str) -> list[str]:
-    found = crash.find(rf"{word} key\(s\) in state_dict: (.+)")
-    return re.findall(r'"(.+?)"', found[1]) if found else []
-
-
-def _prefix(longer: list[str], shorter: list[str]) -> str:
-    """What stands before every one of the longer names."""
-    for name in longer[:1]:
-        for prefix in (*_PREFIXES, f"{name.split('.')[0]}."):
-            plain = {each.removeprefix(prefix) for each in longer}
-            if all(each.startswith(prefix) for each in longer) and plain & set(shorter):
-                return prefix
-    return ""
 
 
 def optimizer_state(crash: Crash) -> Cause | None:
