@@ -81,9 +81,9 @@ class Crash(Detector):
     def scan(self, window: Window) -> Iterator[Finding]:
         """The exception, with the first row that is not older than it."""
         first = len(window) - window.fresh
-        for event in window.events:
+        for event in (event for event in window.events if event.kind == "exception"):
             rows = np.flatnonzero(window.rows["step"] >= event.step)
-            if event.kind == "exception" and rows.size and rows[0] >= first and _ours(event):
+            if rows.size and rows[0] >= first and _ours(event):
                 yield self._finding(window.ending(int(rows[0])), event)
                 return
 

@@ -34,6 +34,8 @@ from .ranking import ranked
 # Rows judged per round: bounds memory when a whole run is delivered at once.
 _BLOCK = 4096
 _EVENTS = 512
+# Steps after the last row that are judged for their events.
+_AFTER = 100
 
 # Columns that a step without a row of its own takes from the last row.
 _GOES_ON = ("time", "opt", "lr")
@@ -124,6 +126,8 @@ class Judge:
         newest = -1 if self._rows is None else int(self._rows["step"].max())
         steps = sorted({event.step for event in self._waiting if event.step > newest})
         asked = [detector for detector in self.detectors if detector.judges_events]
+        # A run leaves a handful; of very many the rest takes effect with the next of these.
+        steps = steps if len(steps) <= _AFTER else [*steps[: _AFTER // 2], *steps[-_AFTER // 2 :]]
         if steps and asked:
             # A run that died before its first step has events only.
             last = _NOTHING if self._rows is None else self._rows[-1]

@@ -65,9 +65,9 @@ class SwallowedException(Detector):
     def scan(self, window: Window) -> Iterator[Finding]:
         """The event, with the first row that is not older than it."""
         first = len(window) - window.fresh
-        for event in window.events:
+        for event in (event for event in window.events if event.kind == self.name):
             rows = np.flatnonzero(window.rows["step"] >= event.step)
-            if event.kind == self.name and rows.size and rows[0] >= first:
+            if rows.size and rows[0] >= first:
                 yield self._finding(window.ending(int(rows[0])), event)
                 return
 

@@ -51,6 +51,9 @@ def lane_notes(summary: RunSummary) -> tuple[str, ...]:
             parts.append("ended without a final record")
         if lane.corrupt:
             parts.append(f"{words.plural(lane.corrupt, 'line')} unreadable")
+        if lane.unread:
+            few = "of kinds with very many only the first and the last are read"
+            parts.append(f"{words.plural(lane.unread, 'event')} passed over: {few}")
         if len(parts) > 1 or (len(summary.lanes) > 1 and not summary.ranks):
             notes.append(f"{lane.lane}: {', '.join(parts)}")
     return tuple(notes)

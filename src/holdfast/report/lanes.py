@@ -73,6 +73,8 @@ class LaneSummary:
     peak_bytes: Mapping[str, float] = field(default_factory=dict[str, float])
     dropped: int = 0
     corrupt: int = 0
+    unread: int = 0
+    """Events of kinds so frequent that only their first and last were read."""
     ended: bool = False
     """Whether the process wrote a final record; False after a kill."""
     end: str = ""
@@ -143,6 +145,7 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         peak_bytes=_peaks(rows, ("mem_allocated", "mem_reserved", "rss")),
         dropped=_dropped(data),
         corrupt=data.corrupt,
+        unread=data.unread,
         ended=end is not None,
         end=_end(data.events),
     )

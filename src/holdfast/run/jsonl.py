@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -40,11 +40,13 @@ class Lines:
     """What a file of JSON lines held: the objects, the lines lost, where reading ended.
 
     ``end`` is the byte behind the last complete line: the place to go on from later.
+    ``unread`` counts the lines that the reader did not want.
     """
 
     objects: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     corrupt: int = 0
     end: int = 0
+    unread: int = 0
 
 
 def encode(value: Any, *, indent: int | None = None) -> bytes:
@@ -119,25 +121,33 @@ def line(item: Mapping[str, Any]) -> bytes:
     return encode(item) + b"\n"
 
 
-def read_lines(path: Path, start: int = 0, stop: int | None = None) -> Lines:
+def read_lines(
+    path: Path,
+    start: int = 0,
+    stop: int | None = None,
+    wanted: Callable[[bytes], bool] | None = None,
+) -> Lines:
     """Read the complete lines between two byte offsets; a missing file has none.
 
     A garbage last line is skipped in silence, as it is what a crash leaves; garbage
     further up is skipped and counted in ``corrupt``, and so is what is nested too deeply.
     """
     objects: list[dict[str, Any]] = []
-    corrupt = torn = 0
+    corrupt = torn = unread = 0
     end = start
     for text in whole_lines(path, start, stop):
         end += len(text) + 1
         corrupt, torn = corrupt + torn, 0
+        if wanted is not None and not wanted(text):
+            unread += 1
+            continue
         try:
             objects.append(decode(text))
         except TooDeepError:
             corrupt += 1
         except ValueError:
             torn = 1
-    return Lines(objects, corrupt, end)
+    return Lines(objects, corrupt, end, unread)
 
 
 def whole_lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
@@ -146,12 +156,13 @@ def whole_lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator
     None of them is longer than ``LONGEST``: one that is ends the reading with an error, before it
     fills the memory.
     """
-    left = float("inf") if stop is None else stop - start
+    left = LONGEST + 1 if stop is None else stop - start
     try:
         with open_regular(path) as file:
             file.seek(start)
-            while (text := file.readline(int(min(LONGEST + 1, left)))).endswith(b"\n"):
-                left -= len(text)
+            while (text := file.readline(min(LONGEST + 1, left))).endswith(b"\n"):
+                if stop is not None:
+                    left -= len(text)
                 yield text[:-1]
     except FileNotFoundError:
         return

@@ -25,6 +25,7 @@ from holdfast.run.kinds import (
     EVENT,
     FIRST_ROW,
 )
+from holdfast.run.loud_kinds import chosen
 from holdfast.run.mark import Mark
 from holdfast.run.ring import Record, Ring
 from holdfast.run.table import (
@@ -48,7 +49,8 @@ _T = TypeVar("_T")
 class LaneData:
     """What a lane recorded, in the order it was written.
 
-    ``tables`` are those besides the steps; ``corrupt`` counts lines that were passed over.
+    ``tables`` are those besides the steps; ``corrupt`` counts lines that were passed over,
+    ``unread`` events of loud kinds (``loud_kinds``).
     """
 
     lane: str
@@ -59,6 +61,7 @@ class LaneData:
     findings: list[Finding]
     batches: list[dict[str, Any]]
     corrupt: int = 0
+    unread: int = 0
 
     @property
     def empty(self) -> bool:
@@ -126,8 +129,8 @@ class LaneReader:
         return self._steadily(lambda ring: self._rows(name, ring, _Place()))
 
     def events(self) -> list[Event]:
-        """What happened, in the order it was written."""
-        return self.read(tables=()).events
+        """All that happened, in the order it was written."""
+        return self._steadily(lambda ring: self._collect(ring, (), _Position())).events
 
     def findings(self) -> list[Finding]:
         """What was found: one for each code, optimizer, layer and rank, as last written."""
@@ -138,9 +141,12 @@ class LaneReader:
         return self.read(tables=()).batches
 
     def read(self, tables: Iterable[str] | None = None) -> LaneData:
-        """Everything as of one instant; ``tables`` names those wanted if not all are."""
+        """Everything as of one instant; ``tables`` names those wanted if not all are.
+
+        Of kinds with very many events the first and the last, the others are ``unread``.
+        """
         names = None if tables is None else list(tables)
-        return self._steadily(lambda ring: self._collect(ring, names, _Position()))
+        return self._steadily(lambda ring: self._collect(ring, names, _Position(), few=True))
 
     def tail(self) -> Tail:
         """Follow the lane, from its beginning on."""
@@ -180,13 +186,18 @@ class LaneReader:
         finally:
             ring.detach()
 
-    def _collect(self, ring: _Undrained, tables: Sequence[str] | None, at: _Position) -> LaneData:
+    def _collect(
+        self, ring: _Undrained, tables: Sequence[str] | None, at: _Position, *, few: bool = False
+    ) -> LaneData:
         """Read on from ``at``, which moves along."""
         found: dict[str, Rows] = {}
         for name in self._tables(ring) if tables is None else tables:
             found[name] = self._rows(name, ring, at.tables.setdefault(name, _Place()))
         streams = {"events": EVENT, "findings": None, "batches": BATCH}
-        lines = {name: self._lines(name, kind, ring, at) for name, kind in streams.items()}
+        lines = {
+            name: self._lines(name, kind, ring, at, few=few and name == "events")
+            for name, kind in streams.items()
+        }
         events, bad_events = _parsed(lines["events"].objects, event_of)
         findings, bad_findings = _parsed(lines["findings"].objects, finding_of)
         batches, bad_batches = _parsed(lines["batches"].objects, batch_of)
@@ -202,6 +213,7 @@ class LaneReader:
             + bad_events
             + bad_findings
             + bad_batches,
+            unread=lines["events"].unread,
         )
 
     def _tables(self, ring: _Undrained) -> list[str]:
@@ -226,16 +238,17 @@ class LaneReader:
                 blocks.append(_rows_from(place, file, segment, stop))
         return join(blocks + _undrained_rows(ring.records, declared).get(name, []))
 
-    def _lines(self, name: str, kind: int | None, ring: _Undrained, at: _Position) -> jsonl.Lines:
+    def _lines(
+        self, name: str, kind: int | None, ring: _Undrained, at: _Position, *, few: bool
+    ) -> jsonl.Lines:
         stop = None
         if ring.mark is not None and kind is not None:
             stop = ring.mark.streams.get(name, 0)
-        lines = jsonl.read_lines(
-            self.run.stream_path(name, self.lane), at.streams.get(name, 0), stop
-        )
+        path, start = self.run.stream_path(name, self.lane), at.streams.get(name, 0)
+        lines = jsonl.read_lines(path, start, stop, chosen(path, start, stop) if few else None)
         at.streams[name] = lines.end
         more, corrupt = _parsed((p for k, p in ring.records if k == kind), jsonl.decode)
-        return jsonl.Lines(lines.objects + more, lines.corrupt + corrupt, lines.end)
+        return replace(lines, objects=lines.objects + more, corrupt=lines.corrupt + corrupt)
 
 
 class Tail:
