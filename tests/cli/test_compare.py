@@ -38,9 +38,9 @@ def test_the_same_run_is_not_worse(pair, capsys):
     ("second", "reason"),
     [
         ({"time": times(13)}, "step time 10 ms → 13 ms (+"),
-        ({"rss": 6e8}, "rss 476.8 MiB → 572.2 MiB (+20.0%), limit 10 %"),
+        ({"rss": 6e8}, "host memory (rss) 476.8 MiB → 572.2 MiB (+20.0%), limit 10 %"),
         ({"loss": 5.0}, "loss 1.9"),
-        ({"loss": {50: np.nan}, "loss_bad": {50: 1}}, "new: NUM001 nonfinite_loss"),
+        ({"loss": {50: np.nan}, "loss_bad": {50: 1}}, "new: NUM001 nonfinite loss"),
     ],
     ids=["time", "memory", "loss", "finding"],
 )

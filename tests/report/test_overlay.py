@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.cli import main
-from holdfast.report.compare import Figure, change_words
+from holdfast.report.compare import Figure, change_words, compare
 
 
 def words_of(page: str) -> str:
@@ -30,8 +30,11 @@ def test_the_page_lies_in_the_folder_of_the_second_run(pair, capsys):
     assert capsys.readouterr().out == f"{path}\n"
     page = path.read_text()
     told = words_of(page)
-    assert "Worse" in told and "step time 10 ms 13 ms +30.0% worse" in told
-    assert "rss 476.8 MiB 572.2 MiB +20.0% worse" in told and "only in B: NUM001" in told
+    assert "Worse" in told and "step time, median 10 ms 13 ms +30.0% worse" in told
+    assert (
+        "host memory (rss), peak 476.8 MiB 572.2 MiB +20.0% worse" in told
+        and "only in B: NUM001" in told
+    )
     assert "A 10 ms, B 13 ms (+30.0%): median of all steps but the first few." in told
     assert page.count('data-name="A"') == page.count('data-name="B"') == 4
     assert "https://" not in page and "default-src" in page
@@ -49,6 +52,25 @@ def test_another_file_and_no_change(pair, tmp_path, capsys):
 def test_limits_are_told_in_percent(pair, capsys):
     main(["compare", str(pair[0].path), str(pair[1].path)])
     assert "(+30.0%), limit 10 %" in capsys.readouterr().out
+
+
+def test_like_is_compared_with_like_and_told_once(make_run, make_rows, tmp_path):
+    """The peak of one run and the warm-up of a short one are not set against something else."""
+    rss = np.full(120, 5e8)
+    rss[40] = 9e8
+    slow = np.full(120, 0.01)
+    slow[0] = 5.0
+    runs = [
+        make_run(make_rows(120, rss=rss, forward=slow), name="a"),
+        make_run(make_rows(20, rss=6e8, forward=0.01), name="b"),
+    ]
+    figures = {f.name: f for f in compare(*runs).figures}
+    assert (figures["rss"].of, figures["forward"].of) == ("peak", "mean")
+    assert figures["forward"].before == pytest.approx(0.01)
+    file = tmp_path / "c.html"
+    main(["compare", *(str(run.path) for run in runs), "--format", "html", "--output", str(file)])
+    page = words_of(file.read_text())
+    assert "(-33.3%): peak of each run." in page and "host memory (rss), peak" in page
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import RunFolderError, UsageError
-from ..run import LaneData, Run, encode
+from ..run import LaneData, Rows, Run, encode
 from ..types import Finding, Severity, place_words
 from . import words
 from .columns import column, of_first_optimizer
 from .course import courses_of, earlier_lanes
-from .lanes import PHASES, read_lanes
+from .lanes import PHASES, means, peaks, read_lanes
 from .layout import WIDTH, Line, Span, line, paragraph
 from .losses import LossCourse, differ, losses_of, rows_of
 from .summary import RunSummary, summarize_lanes
@@ -40,7 +40,11 @@ _NOTHING: Mapping[str, float | str] = {
 }
 
 _UNITS = {"rss": "B", "mem_allocated": "B", "mem_reserved": "B", "samples_per_second": "/s"}
+_SHOWN = {
+    "rss": "host memory (rss)", "mem_allocated": "device memory", "mem_reserved": "device reserved",
+}  # fmt: skip
 _HIGHER_IS_BETTER = ("samples_per_second",)
+_MEMORY = ("rss", "mem_allocated", "mem_reserved")
 _NEVER = math.inf
 # The first steps compile, allocate and fill caches; they say nothing about the others.
 _WARM_UP = 3
@@ -57,6 +61,8 @@ class Figure:
     name: str
     before: float
     after: float
+    of: str = "median"
+    """What it is of the steps of each run: ``median``, ``mean`` or ``peak``."""
     verdict: str = ""
     """``worse``, ``better``, ``same``; empty when it was not judged."""
     comparable: bool = True
@@ -145,10 +151,9 @@ def compare(before: Run, after: Run, limits: Mapping[str, float | str] | None = 
     raw = [
         Figure(name="step_time", before=_middle(pairs["step_time"][0]),
                after=_middle(pairs["step_time"][1])),
-        *_paired(first.lanes[0].phases, second.lanes[0].phases, PHASES),
+        *_paired(means(_warm(one), PHASES), means(_warm(two), PHASES), PHASES, "mean"),
         Figure(name="samples_per_second", before=_pace(one), after=_pace(two)),
-        *_paired(first.lanes[0].peak_bytes, second.lanes[0].peak_bytes,
-                 ("rss", "mem_allocated", "mem_reserved")),
+        *_paired(peaks(one.steps, _MEMORY), peaks(two.steps, _MEMORY), _MEMORY, "peak"),
         loss,
     ]  # fmt: skip
     figures = tuple(
@@ -181,22 +186,23 @@ def compare_lines(found: Comparison, width: int = WIDTH) -> list[Line]:
     for reason in filter(None, (found.differs, *found.reasons)):
         lines += paragraph(reason, indent=2, width=width)
     lines.append(line())
+    wide = max((len(figure_name(found, figure)) for figure in found.figures), default=0)
     for figure in found.figures:
-        name, change = figure_name(found, figure), change_words(figure)
+        name, change = figure_name(found, figure).ljust(wide), change_words(figure)
         values = [
             figure_words(figure.name, value).rjust(11) for value in (figure.before, figure.after)
         ]
         style = {"worse": "red", "better": "green"}.get(figure.verdict, "")
         lines.append(
             line(
-                f"  {name:<20}{values[0]}  {values[1]}  ",
+                f"  {name}  {values[0]}  {values[1]}  ",
                 Span(change.rjust(8), style),
             )
         )
     for title, findings in (("only in the second", found.new), ("only in the first", found.gone)):
         for finding in findings:
             where = f" at {place_words(finding.file, finding.line)}" if finding.line else ""
-            told = f"{title}: {finding.code} {finding.name}{where}, {finding.severity.word}"
+            told = f"{title}: {_named(finding)}{where}, {finding.severity.word}"
             lines += paragraph(told, indent=2, width=width)
     return lines
 
@@ -262,6 +268,12 @@ def _step_times(lane: LaneData) -> NDArray[np.float64]:
     return (times / np.maximum(gaps, 1))[gaps > 0][_WARM_UP:]
 
 
+def _warm(lane: LaneData) -> Rows:
+    """Rows behind the first few: of a short run those would make up much of a mean."""
+    rows = of_first_optimizer(lane.steps)
+    return rows[_WARM_UP + 1 :] if len(rows) > _WARM_UP + 1 else rows
+
+
 def _middle(values: NDArray[np.float64]) -> float:
     return float(np.median(values)) if values.size else math.nan
 
@@ -275,10 +287,11 @@ def _error(values: NDArray[np.float64]) -> float:
 
 
 def _paired(
-    before: Mapping[str, float], after: Mapping[str, float], names: Sequence[str]
+    before: Mapping[str, float], after: Mapping[str, float], names: Sequence[str], of: str
 ) -> list[Figure]:
     return [
-        Figure(name=n, before=before.get(n, math.nan), after=after.get(n, math.nan)) for n in names
+        Figure(name=n, before=before.get(n, math.nan), after=after.get(n, math.nan), of=of)
+        for n in names
     ]
 
 
@@ -340,6 +353,10 @@ def _identity(finding: Finding) -> tuple[str, str, int]:
     return finding.code, finding.file.rpartition("/")[2], finding.line
 
 
+def _named(finding: Finding) -> str:
+    return f"{finding.code} {finding.name.replace('_', ' ')}"
+
+
 def _by(figure: Figure, limit: float | str) -> str:
     change = change_words(figure)
     if not change or not isinstance(limit, float):
@@ -355,7 +372,7 @@ def _reasons(
     limits: Mapping[str, float | str],
 ) -> list[str]:
     reasons = [
-        f"{figure.name.replace('_', ' ')} {figure_words(figure.name, figure.before)} → "
+        f"{_label(figure)} {figure_words(figure.name, figure.before)} → "
         f"{figure_words(figure.name, figure.after)}{_by(figure, limits[figure.name])}"
         for figure in figures
         if figure.verdict == "worse"
@@ -363,16 +380,20 @@ def _reasons(
     least = limits["findings"]
     if isinstance(least, str) and least != "off":
         severity = Severity.parse(least)
-        reasons += [f"new: {f.code} {f.name}" for f in new if f.severity >= severity]
+        reasons += [f"new: {_named(f)}" for f in new if f.severity >= severity]
     if limits["ending"] == "on" and first.outcome == "finished" != second.outcome:
         reasons.append(f"it {second.ending.line}; the first finished")
     return reasons
 
 
 def figure_name(found: Comparison, figure: Figure) -> str:
-    """The name of a figure in words."""
-    name = f"loss to step {found.at_step}" if figure.name == "loss" else figure.name
-    return name.replace("_", " ")
+    """The name of a figure in words, and what it is of the steps."""
+    name = f"loss to step {found.at_step}" if figure.name == "loss" else _label(figure)
+    return f"{name}, {figure.of}"
+
+
+def _label(figure: Figure) -> str:
+    return _SHOWN.get(figure.name, figure.name.replace("_", " "))
 
 
 def change_words(figure: Figure) -> str:

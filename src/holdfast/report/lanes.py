@@ -119,7 +119,7 @@ def summarize_lane(data: LaneData) -> LaneSummary:
     finite = np.flatnonzero(np.isfinite(losses))
     main = followed[0] if followed else LossCourse(name="", first=math.nan, last=math.nan, over=1)
     seconds = float(rows["time"][-1] - rows["time"][0]) if len(rows) else 0.0
-    phases = _means(rows, PHASES)
+    phases = means(rows, PHASES)
     return LaneSummary(
         lane=data.lane,
         rank=data.rank,
@@ -142,7 +142,7 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         cost=cost_of(rows, written, data.events),
         phases=phases,
         pace=pace.verdict(of_first_optimizer(rows), phases),
-        peak_bytes=_peaks(rows, ("mem_allocated", "mem_reserved", "rss")),
+        peak_bytes=peaks(rows, ("mem_allocated", "mem_reserved", "rss")),
         dropped=_dropped(data),
         corrupt=data.corrupt,
         unread=data.unread,
@@ -188,12 +188,14 @@ def _dropped(data: LaneData) -> int:
     return sum(latest.values())
 
 
-def _means(rows: Rows, names: tuple[str, ...]) -> dict[str, float]:
-    means = {name: _mean(column(rows, name)) for name in names}
-    return {name: mean for name, mean in means.items() if not math.isnan(mean)}
+def means(rows: Rows, names: tuple[str, ...]) -> dict[str, float]:
+    """Mean of each column that was measured."""
+    known = {name: _mean(column(rows, name)) for name in names}
+    return {name: mean for name, mean in known.items() if not math.isnan(mean)}
 
 
-def _peaks(rows: Rows, names: tuple[str, ...]) -> dict[str, float]:
+def peaks(rows: Rows, names: tuple[str, ...]) -> dict[str, float]:
+    """The largest value of each column that was measured."""
     measured = {name: column(rows, name) for name in names}
     return {
         name: float(np.nanmax(values))

@@ -106,18 +106,21 @@ def _curves(found: Comparison, before: Record, after: Record) -> Html:
 
 def _charts(pair: Sequence[Course], found: Comparison) -> Iterator[Chart]:
     comparable = all(figure.comparable for figure in found.figures)
-    times = _typical(found, "step_time", "all steps but the first few")
+    loss = _as_in_table(found, "loss", "median of the last tenth of the steps that both have")
+    times = _as_in_table(found, "step_time", "median of all steps but the first few")
+    device, host = (_as_in_table(found, n, "peak of each run") for n in ("mem_allocated", "rss"))
     yield from filter(
         None,
         (
             _chart(pair, "loss", "Loss", _loss, words.figure, losses=found.losses,
-                   caption="" if comparable else found.differs),
+                   caption=loss if comparable else found.differs),
             _chart(pair, "grad", "Gradient norm", _norm, words.figure),
             _chart(pair, "time", "Time of a step", _seconds, words.duration, kind="seconds",
                    caption=times),
             _chart(pair, "device", "Memory of the device", _memory("mem_allocated"), words.size,
-                   kind="bytes"),
-            _chart(pair, "host", "Memory of the host", _memory("rss"), words.size, kind="bytes"),
+                   kind="bytes", caption=device),
+            _chart(pair, "host", "Memory of the host", _memory("rss"), words.size, kind="bytes",
+                   caption=host),
         ),
     )  # fmt: skip
 
@@ -153,13 +156,14 @@ def _chart(
     )
 
 
-def _typical(found: Comparison, name: str, of: str) -> str:
-    """The medians of the table, so that the page has one percentage for one thing."""
+def _as_in_table(found: Comparison, name: str, of: str) -> str:
+    """The numbers of the table, so that the page has one percentage for one thing."""
     figure = next((figure for figure in found.figures if figure.name == name), None)
     if figure is None or math.isnan(figure.change):
         return ""
     a, b = (figure_words(name, value) for value in (figure.before, figure.after))
-    return f"A {a}, B {b} ({change_words(figure)}): median of {of}."
+    change = f" ({change_words(figure)})" if change_words(figure) else ""
+    return f"A {a}, B {b}{change}: {of}."
 
 
 def _words(curves: Sequence[Curve], told: Callable[[float], str]) -> str:
