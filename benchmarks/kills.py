@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -211,19 +211,24 @@ def planned(word: str, seconds: float) -> list[Kill]:
     return kills
 
 
-def trials(script: Path, at: Sequence[str]) -> list[Outcome]:
-    """All trials of one script."""
-    with tempfile.TemporaryDirectory() as folder:
-        whole = plain(script, Path(folder) / "plain")
-        if isinstance(whole, str):
-            return [Outcome(script.stem, "", "WRONG", whole)]
-        outcomes: list[Outcome] = []
-        for number, word in enumerate(at):
-            work = Path(folder) / str(number)
-            kind, why = trial(script, whole, planned(word, whole.seconds), work)
-            outcomes.append(Outcome(script.stem, word, kind, why.replace(str(work), ".")))
-            print(f"{kind:22} {script.stem:24} {word:12} {why}", file=sys.stderr, flush=True)
-        return outcomes
+def outcomes_of(scripts: Sequence[Path], at: Sequence[str], jobs: int) -> list[Outcome]:
+    """All trials of all scripts, so many at a time, once plain python has ended each script."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        wholes = pool.map(lambda one: plain(one, Path(folder) / one.stem / "plain"), scripts)
+        found: list[Future[Outcome]] = []
+        for script, whole in zip(scripts, list(wholes), strict=True):
+            for number, word in enumerate(at if isinstance(whole, Whole) else at[:1]):
+                work = Path(folder) / script.stem / str(number)
+                found.append(pool.submit(_outcome, script, whole, word, work))
+        return [one.result() for one in found]
+
+
+def _outcome(script: Path, whole: Whole | str, word: str, work: Path) -> Outcome:
+    if isinstance(whole, str):
+        return Outcome(script.stem, "", "WRONG", whole)
+    kind, why = trial(script, whole, planned(word, whole.seconds), work)
+    print(f"{kind:22} {script.stem:24} {word:12} {why}", file=sys.stderr, flush=True)
+    return Outcome(script.stem, word, kind, why.replace(str(work), "."))
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -255,15 +260,13 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="holds the scripts")
     parser.add_argument("--only", default="", help="scripts whose name holds this")
     parser.add_argument("--at", nargs="+", default=list(AT), metavar="SIGNAL:SECONDS")
-    parser.add_argument("--jobs", type=int, default=1, help="scripts at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--write", action="store_true", help="also into benchmarks/results/")
     args = parser.parse_args()
     scripts = [
         path for path in sorted(args.folder.resolve().glob("*.py")) if args.only in path.stem
     ]
-    with ThreadPoolExecutor(args.jobs) as pool:
-        found = pool.map(lambda script: trials(script, args.at), scripts)
-        outcomes = [one for each in found for one in each]
+    outcomes = outcomes_of(scripts, args.at, args.jobs)
     text = table(outcomes)
     print(text)
     if args.write:
