@@ -172,6 +172,14 @@ CASES = {
         body = nn.Sequential(*(nn.Linear(2, 2) for _ in range(90)))
         body.load_state_dict({f"module.{k}": v for k, v in body.state_dict().items()})
         """, "every key of the state has the prefix 'module.'|strip it: body.load_state_dict("),
+    # keys
+    "number after the last": (
+        "table = {k: 0 for k in range(10, 890, 10)}\ntable[1000]",
+        "no key 1000|88 numbers, 10 to 880|after the last|flushed||did you mean"),
+    "number between": ("table = {1: 0, 2: 0, 4: 0}\ntable[3]", "3 numbers, 1 to 4|left out||after the last"),
+    "number as text": ("table = {'100': 0}\ntable['1000']", "1 number, '100'||did you mean"),
+    "number among words": ("table = {'step': 0, 1: 2}\ntable['stop']", "did you mean 'step'?"),
+    "misspelt word": ("table = {'lr': 0, 'epochs': 2}\ntable['epoch']", "did you mean 'epochs'?"),
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import re
 from .._memory import amount
 from ..kills import limit_advice, limit_words
 from .division import divided
-from .facts import Cause, Crash, listed, text
+from .facts import Cause, Crash, listed, text, whole
 
 
 def imports(crash: Crash) -> Cause | None:
@@ -221,6 +221,8 @@ def key(crash: Crash) -> Cause | None:
     near, keys = crash.near(), [text(k) for k in listed(crash.data.get("keys"))]
     if crash.data.get("other_type"):
         advice = f"the mapping has {near}, of another type: convert one of them, int(k) or str(k)"
+    elif len(ends := listed(crash.data.get("numbers"))) == 2:
+        advice = _among_numbers(crash, text(ends[0]), text(ends[1]))
     elif near:
         advice = f"did you mean {near!r}? The mapping has {', '.join(keys[:8])}"
     elif keys:
@@ -233,6 +235,21 @@ def key(crash: Crash) -> Cause | None:
     else:
         advice = "print the keys before this line; use .get(key, default) where it may be missing"
     return Cause(headline=f"no key {named}", advice=advice)
+
+
+def _among_numbers(crash: Crash, low: str, high: str) -> str:
+    """What a mapping of numbers has, and why one of them may be missing."""
+    count = whole(crash.data.get("key_count")) or 0
+    has = f"the mapping has {count} {'numbers' if count > 1 else 'number'}, {low} to {high}"
+    has = has if count > 1 else has.partition(",")[0] + f", {low}"
+    if crash.data.get("side") == "above":
+        return (
+            f"{has}, and this one comes after the last: what fills it ended earlier, or what was "
+            "added is not all read back (a file that is written must be flushed or closed first)"
+        )
+    if crash.data.get("side") == "below":
+        return f"{has}, and this one comes before the first: look where they begin"
+    return f"{has}, and this one is left out: look at what fills it, and at what it leaves out"
 
 
 def numbers(crash: Crash) -> Cause | None:

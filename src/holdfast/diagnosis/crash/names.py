@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ from .traceback_frames import Call
 from .values import Facts, first_few, is_module
 
 _KEYS = 40
+_NUMBERS = 100_000
 _AKIN = 4
 
 
@@ -55,8 +57,28 @@ def _keys(wanted: object, call: Call) -> Facts:
             facts: Facts = {"keys": told, "key_count": len(cast("Any", owner))}
             if same:  # 1 and "1"
                 return facts | {"near": [repr(same[0])], "other_type": True}
+            if _is_number(wanted) and all(map(_is_number, keys)):
+                return facts | _of_numbers(cast("Mapping[Any, Any]", owner), wanted)
             return facts | _closest(str(wanted), map(str, keys))
     return {}
+
+
+def _is_number(key: object) -> bool:
+    """A number, or a text of one: such keys are counted, not misspelt."""
+    try:
+        return isinstance(key, int | float | str) and math.isfinite(float(key))
+    except ValueError:
+        return False
+
+
+def _of_numbers(held: Mapping[Any, Any], wanted: Any) -> Facts:
+    """The lowest and the highest key, and on which side of them the wanted one is."""
+    keys = [key for key in first_few(iter(held), _NUMBERS) if _is_number(key)]
+    if len(keys) < len(held):
+        return {}
+    low, high = min(keys, key=float), max(keys, key=float)
+    side = "above" if float(wanted) > float(high) else "below" if float(wanted) < float(low) else ""
+    return {"numbers": [redact_text(repr(low)), redact_text(repr(high))], "side": side}
 
 
 def _closest(name: str, others: Iterable[str]) -> Facts:
