@@ -180,6 +180,49 @@ CASES = {
     "number as text": ("table = {'100': 0}\ntable['1000']", "1 number, '100'||did you mean"),
     "number among words": ("table = {'step': 0, 1: 2}\ntable['stop']", "did you mean 'step'?"),
     "misspelt word": ("table = {'lr': 0, 'epochs': 2}\ntable['epoch']", "did you mean 'epochs'?"),
+    # recursions
+    "circle in the data": ("""
+        from functools import lru_cache
+        @lru_cache(maxsize=None)
+        def depth(heads, i):
+            return 0 if heads[i] == 0 else 1 + depth(heads, heads[i])
+        depth((0, 0, 3, 4, 2), 3)
+        """, "depth calls itself without end, its arguments repeat every 3 calls|i = |circle in the "
+        "data|higher recursion limit does not help||__getattr__|self("),
+    "same arguments": ("def f(): return f()\nf()", "f calls itself|same arguments||circle|__getattr__"),
+    "through another": ("""
+        def one(n): return two(n)
+        def two(n): return one(n)
+        one(3)
+        """, "calls itself through|same arguments"),
+    "deep data": ("""
+        def size(n): return 0 if n == 0 else 1 + size(n - 1)
+        size(5000)
+        """, "size calls itself deeper than python allows|n = |a list of what is left||does not help"),
+    "list that gets shorter": ("""
+        def work(todo):
+            todo.pop()
+            return work(todo) if todo else 0
+        work([0] * 5000)
+        """, "work calls itself deeper||does not help|same arguments"),
+    "getattr": ("""
+        class Lazy:
+            def __getattr__(self, name): return self.held[name]
+        Lazy().x
+        """, "__getattr__ calls itself|missing||circle"),
+    "forward of itself": ("""
+        class Net(nn.Module):
+            def forward(self, x): return self(x)
+        Net()(torch.zeros(1))
+        """, "forward calls its own module"),
+    "module that holds its parent": ("""
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.part = nn.Linear(1, 1)
+                self.part.parent = self
+        Net().train()
+        """, "train of a module goes around|holds its parent"),
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from . import (
     files,
     indices,
     python_errors,
+    recursion,
     settings,
     shapes,
     state,
@@ -37,6 +38,7 @@ RULES: tuple[Callable[[Crash], Cause | None], ...] = (
     *connections.RULES,
     *files.RULES,
     *settings.RULES,
+    *recursion.RULES,
     *python_errors.RULES,
 )
 

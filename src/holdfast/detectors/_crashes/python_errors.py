@@ -256,12 +256,6 @@ def numbers(crash: Crash) -> Cause | None:
     """Arithmetic."""
     if crash.type == "ZeroDivisionError":
         return divided(crash)
-    if crash.type == "RecursionError":
-        return Cause(
-            headline="a function calls itself without end",
-            advice="a __getattr__ that reads a missing attribute of self, a forward that calls "
-            "self(...), or a module that holds its parent are usual",
-        )
     if crash.type == "NotImplementedError" and crash.find('missing the required "forward"'):
         return Cause(
             headline="the module has no forward",

@@ -22,6 +22,7 @@ from . import origins, surroundings, worker_error
 from .division import divisor
 from .names import near
 from .operands import operands
+from .recursion import recursion
 from .traceback_frames import Call, calls, chain
 from .traceback_text import Told, text_of, told_by
 from .values import Facts, described, is_module, is_tensor, local_facts
@@ -77,6 +78,7 @@ def _facts(error: BaseException, batches: Sequence[Any], models: Sequence[Any]) 
         _add(data, lambda: _scene(blamed))
         _add(data, lambda: near(error, blamed[-1]))
         _add(data, lambda: divisor(error, blamed[-1]))
+        _add(data, lambda: recursion(error, blamed))
         if "torch" in sys.modules:
             from . import checkpoints, graph, samples
 
