@@ -28,8 +28,8 @@ def softmax(cause: Cause) -> Remedy | None:
     return prescribe(
         cause,
         f"{cause.name} over a row that is all -inf",
-        f"every entry of a row is masked with -inf, and {what} (nan_to_num after it would not save "
-        "the gradient): mask with a low finite number",
+        f"every entry of a row is masked with -inf, and {what} (nan_to_num after it leaves the "
+        "gradient NaN where the mask was added): mask with a low finite number",
         0.9 if cause.inputs else 0.5,
         _finite_mask(cause)
         or guard_all(

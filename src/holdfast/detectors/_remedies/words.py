@@ -155,9 +155,10 @@ def already_infinite(cause: Cause) -> Remedy | None:
         {"mul": "inf * 0", "add": "inf - inf", "sub": "inf - inf"}.get(
             cause.name, f"infinity goes into {cause.name}"
         ),
-        "an infinite input meets a 0 or another infinity, which gives NaN: if values were masked "
-        "with -inf, use torch.finfo(x.dtype).min, or masked_fill after this operation; if they "
-        "overflowed, look at what made them",
+        "an infinite input meets a 0 or another infinity, which gives NaN, and masking the result "
+        "is too late: its gradient stays NaN. If values were masked with -inf, put a finite number "
+        "in before this operation, x.masked_fill(mask, 0), or mask with torch.finfo(x.dtype).min; "
+        "if they overflowed, look at what made them",
         0.6,
     )
 
