@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.detectors._crashes import explain
 from holdfast.diagnosis.crash import exception, shared_memory
 from tests.crashing import crash
 
@@ -236,3 +237,53 @@ def test_a_cause_is_told_where_its_precondition_holds(tmp_path: Path, case: str)
     for word in unsaid.split("|"):
         assert not word or word not in text, text
     assert len(text) < 560, text
+
+
+# ---------------------------------------------------------------------- layers that have worked
+
+NET = """
+net = nn.Sequential(nn.Conv2d({channels}, 4, 3, padding=1), nn.Flatten(), nn.Linear(4 * 7 * 7, 3))
+opt = torch.optim.{optimizer}(net.parameters(), 1e-3)
+for _ in range({steps}):
+    opt.zero_grad()
+    net(torch.rand(2, {channels}, 7, 7)).sum().backward()
+    opt.step()
+opt.zero_grad()
+net.eval()
+net(torch.rand({shape}))
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW"])
+@pytest.mark.parametrize(
+    ("steps", "shape", "words", "not_words"),
+    [
+        (
+            30,
+            "2, 3, 8, 8",
+            "the layer is right, 30 steps gave it 196 features|evaluation set",
+            "nn.Linear(256",
+        ),
+        (
+            30,
+            "2, 1, 7, 7",
+            "the layer is right, 30 steps gave it 3 channels|grey images",
+            "repeat(1, 3",
+        ),
+        (0, "2, 3, 8, 8", "nn.Linear(256, …)", "the layer is right"),
+        (0, "2, 1, 7, 7", "grey images: x.repeat(1, 3, 1, 1)", "the layer is right"),
+        (0, "2, 3, 14, 7", "nn.Linear(392", "the layer is right"),
+        (30, "2, 3, 14, 7", "the layer is right", "nn.Linear(392"),
+    ],
+)
+def test_a_layer_that_has_worked_is_right(
+    tmp_path: Path, optimizer: str, steps: int, shape: str, words: str, not_words: str
+) -> None:
+    script = NET.format(channels=3, optimizer=optimizer, steps=steps, shape=shape)
+    found, _ = crash(tmp_path, script)
+    cause = explain({**found.data, "steps": steps})
+    for word in words.split("|"):
+        assert word in f"{cause.headline} {cause.advice}", cause
+    assert not_words not in cause.advice
+    # In the first step a layer may be wrong, whatever was computed of it before.
+    assert "the layer is right" not in explain({**found.data, "steps": 0}).advice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .earlier_steps import other_input, steps_before
 from .facts import Cause, Crash, Line, Value, listed, numbers, product, shown
 
 
@@ -52,11 +53,13 @@ def _features(crash: Crash, layer: Value, got: int, expects: int, rows: int) -> 
             f"its input is {shown(shape)}, the {expects} features are in dimension {where}: move "
             f"them to the end, x.transpose({where}, -1){came}"
         )
-    elif got % expects == 0 and len(shape) == 2 and "flatten" in came:
+    elif got % expects == 0 and len(shape) == 2 and "flatten" in came and not steps_before(crash):
         advice = (
             f"flattening gives {got} values, {got // expects} times as many: pool more before it, "
             f"or make the layer nn.Linear({got}, …){made}"
         )
+    elif other := other_input(crash, f"{expects} features", shape, came):
+        advice = other
     else:
         advice = (
             f"the input is {shown(shape)}{came}: if that is right, the layer is wrong, make it "
@@ -185,6 +188,11 @@ def channels(crash: Crash) -> Cause | None:
             advice=f"the input is {shown(shape)}: bring the dimension with {expects} to place 1 "
             "with permute or transpose",
         )
+    if other := other_input(crash, f"{expects} channels", shape):
+        grey = (
+            " (grey images among coloured ones: convert('RGB'))" if (got, expects) == (1, 3) else ""
+        )
+        return Cause(headline=headline, advice=f"{other}{grey}")
     if (got, expects) == (1, 3):
         return Cause(
             headline=headline,
@@ -272,7 +280,8 @@ def recurrent(crash: Crash) -> Cause | None:
     if found:
         return Cause(
             headline=f"{name} expects {found[1]} features and gets {found[2]}",
-            advice=f"set input_size={found[2]}{made}, or give it {found[1]} in the last dimension",
+            advice=other_input(crash, f"{found[1]} features")
+            or f"set input_size={found[2]}{made}, or give it {found[1]} in the last dimension",
         )
     found = crash.find(r"Expected hidden(?:\[\d\])? size \((.+?)\), got \[(.+?)\]")
     if found is None:
@@ -298,19 +307,22 @@ def normalised(crash: Crash) -> Cause | None:
         size = numbers(found[2])
         return Cause(
             headline=f"{name} normalises {found[1]} features and gets {shown(size)}",
-            advice=f"make it nn.LayerNorm({size[-1]}){made}, or bring the features to the end",
+            advice=other_input(crash, found[1], size)
+            or f"make it nn.LayerNorm({size[-1]}){made}, or bring the features to the end",
         )
     found = crash.find(r"running_mean should contain (\d+) elements not (\d+)")
     if found:
         return Cause(
             headline=f"{name} is made for {found[2]} channels and gets {found[1]}",
-            advice=f"set num_features={found[1]}{made}, or correct the layer before it",
+            advice=other_input(crash, f"{found[2]} channels")
+            or f"set num_features={found[1]}{made}, or correct the layer before it",
         )
     found = crash.find(r"was expecting embedding dimension of (\d+), but got (\d+)")
     if found:
         return Cause(
             headline=f"attention is made for {found[1]} features and gets {found[2]}",
-            advice=f"set embed_dim={found[2]}{made}, or project the input to {found[1]} before it",
+            advice=other_input(crash, f"{found[1]} features")
+            or f"set embed_dim={found[2]}{made}, or project the input to {found[1]} before it",
         )
     if crash.find(r"must be divisible by num_(heads|groups)"):
         return Cause(

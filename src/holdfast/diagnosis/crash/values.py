@@ -72,12 +72,21 @@ def module_facts(name: str, module: Any) -> Facts:
         "dtype": next((str(w.dtype).removeprefix("torch.") for _, w in weights), ""),
         "device": next((str(w.device) for _, w in weights), ""),
         "training": bool(module.training),
+        **_use(weights),
         "lists": [
             key
             for key, held in vars(module).items()
             if isinstance(held, list | tuple | dict) and not key.startswith("_") and _hides(held)
         ],
     }
+
+
+def _use(weights: list[Any]) -> Facts:
+    """Whether a gradient has come to a module, and how often its first weight was changed."""
+    if not weights:
+        return {}
+    changed = int(weights[0][1]._version)
+    return {"graded": any(w.grad is not None for _, w in weights), "changed": changed}
 
 
 def _hides(held: Any) -> bool:

@@ -70,7 +70,7 @@ class EndHooks(EnginePart):
         found = found or []
         # Out of memory is the memory watcher's to explain.
         ran_out = any(kind == OUT for kind, _ in found)
-        facts |= {"explained": "memory" if ran_out else ""}
+        facts |= {"explained": "memory" if ran_out else "", "steps": self._position.steps}
         if gave_up is not None:
             facts |= {"gave_up": str(gave_up)}
         following = self._training.iteration + 1
