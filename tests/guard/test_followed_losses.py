@@ -169,3 +169,27 @@ def test_a_loss_that_comes_late_is_found(make_engine: MakeEngine) -> None:
     first, second = losses_of(lane_of(engine))
     assert (first.called, second.called) == ("first", "second")
     assert first.last < 10 < 50 < second.first, "no row of the one is taken for the other's"
+
+
+def test_the_loss_of_an_optimizer_that_steps_late_has_its_name(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    net = nn.Linear(4, 1)
+    last = torch.optim.LBFGS(net.parameters(), max_iter=4)
+    first = torch.optim.Adam(net.parameters())
+    x = torch.randn(8, 4)
+    for _ in range(60):
+        first.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        first.step()
+
+    def closure() -> torch.Tensor:
+        last.zero_grad()
+        residual = net(x).abs().mean()
+        residual.backward()
+        return residual
+
+    for _ in range(2):
+        last.step(closure)  # type: ignore[arg-type]
+    engine.close()
+    assert names(lane_of(engine)) == ["loss", "residual"]

@@ -168,3 +168,11 @@ def test_what_modules_need_is_told_part_by_part(make_run, make_event):
     event = make_event("out_of_memory", 0, 3, asked=2e9, modules=modules)
     told = text(make_run(events=[event]))
     assert "parts   blocks.*.attn: weights 1 MiB, activations 3 GiB" in told
+
+
+def test_the_summary_of_a_run_of_seconds_tells_no_cost(make_run, make_rows):
+    summary = summarize(make_run(make_rows(50, guard=5e-3)))
+    assert summary.cost is not None and not summary.cost.tells
+    assert "Guard cost" not in plain(end_lines(summary))
+    long = summarize(make_run(make_rows(9000, guard=5e-3), name="long"))
+    assert "Guard cost" in plain(end_lines(long))

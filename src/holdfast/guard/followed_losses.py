@@ -113,7 +113,7 @@ class FollowedLosses:
 
     def look(self) -> None:
         """The next step is one that is looked at, with those of all optimizers."""
-        self.looking, self._left = True, len(self._of)
+        self.looking, self._left = True, max(self._left, len(self._of) + 1)
 
     def scale(self, record: StepRecord) -> None:
         """Have a row that is complete hold its loss as the script sees it."""

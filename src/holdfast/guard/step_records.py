@@ -33,6 +33,7 @@ class StepRecords(EnginePart):
         """A step on the full path, or one that a scaler has skipped."""
         if not guard.stepped:
             attempt(self, "parting snapshot", self._recovery.live.first_step)
+            self._training.followed.look()
         record = StepRecord(self._writer.number(guard), guard.index)
         row = record.row
         row["lr"], row["opt"], row["skipped"] = learning_rate.read(optimizer), guard.index, 0.0

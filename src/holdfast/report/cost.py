@@ -94,6 +94,11 @@ class Cost:
         """Whether the run was long enough for a cost per step."""
         return self.seconds >= (_SECONDS if self.start_seconds else _LONG)
 
+    @property
+    def explained(self) -> bool:
+        """Whether looking into bad steps took a part of the run that is worth a word."""
+        return self.bad_ours > _WORTH * self.wall
+
     def __add__(self, other: Cost) -> Cost:
         return Cost(
             steps=self.steps + other.steps,
@@ -194,7 +199,7 @@ def cost_words(cost: Cost | None) -> str:
         return "Guard cost unknown: too few steps were recorded."
     steps = words.plural(cost.bad_steps, "bad step")
     odd = f"{words.duration(cost.bad_ours)}{{}} to look into {steps}"
-    odd = odd if cost.bad_ours > _WORTH * cost.wall else ""
+    odd = odd if cost.explained else ""
     if not cost.tells:
         most = f", {odd.format(' of it')}" if odd else ""
         return (

@@ -79,7 +79,10 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     facts += [bad] if (bad := words.bad_losses(summary.bad_losses, summary.mean_loss)) else []
     after = f"{',' * (',' in summary.ending.line)} after {summary.length}"
     did = f"; {summary.interventions}" if summary.interventions else ""
-    text = f"{summary.ending.line}{after}{did}. {_sentence(facts)}{_cost(summary)}"
+    # Of a run of seconds the start is all there is, and plain python has one, too: in the report.
+    short = summary.cost is not None and not (summary.cost.tells or summary.cost.explained)
+    cost = "" if short else _cost(summary)
+    text = f"{summary.ending.line}{after}{did}. {_sentence(facts)}{cost}"
     lines = paragraph(text, label="holdfast:", width=width, label_style=style)
     for group in shown:
         lines += _told(group, summary, width)
