@@ -135,6 +135,27 @@ def test_runs_of_different_scripts_are_not_judged(make_run, make_rows, capsys):
     assert main(["compare", *runs, "--fail-on", "rss=10%"]) == 1
 
 
+def test_a_script_of_the_same_name_may_be_another(make_run, make_rows, make_event, capsys):
+    def run(name, digest, *layers, command=("train.py",), **columns):
+        told = make_event("optimizer", 0, 0, opt=0, layers=list(layers))
+        meta = {"script": "train.py", "digest": digest, "command": list(command)}
+        made = make_run(make_rows(100, **columns), events=[told], name=name, meta=meta)
+        return str(made.path)
+
+    first = run("first", "aa", "weight", "bias")
+    another = run("another", "bb", "0.weight", "0.bias", loss=9e6)
+    assert main(["compare", first, another]) == 0
+    told = capsys.readouterr().out
+    assert "not judged" in told and "no weight of the same name" in told and "× " in told
+    # An edit of a script is what runs are compared for, and so are other arguments.
+    edited = run("edited", "cc", "weight", "bias", "more.weight", loss=9.0)
+    assert main(["compare", first, edited]) == 1
+    assert "different" not in capsys.readouterr().out
+    larger = run("larger", "aa", "weight", "bias", command=("train.py", "--batch", "64"), loss=9.0)
+    assert main(["compare", first, larger]) == 1
+    assert "different arguments: none → --batch 64" in capsys.readouterr().out
+
+
 def test_without_a_second_run_the_one_before_is_the_reference(make_run, make_rows, capsys):
     for name, script in (("a", "t.py"), ("b", "other.py"), ("c", "t.py")):
         made = make_run(make_rows(100), name=name, meta={"script": script})

@@ -50,3 +50,10 @@ def test_ascii_terminals_get_a_question_mark(monkeypatch):
 
     _output.write("a → b\n")
     assert buffer.getvalue() == b"a ? b\n"
+
+
+def test_one_page_that_only_mentions_the_words_is_no_answer(capsys):
+    assert main(["explain", "gradient", "accumulation"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("nothing is about 'gradient accumulation' itself; one finding mentions")
+    assert "\nNUM001  " in told and "What it detects" not in told

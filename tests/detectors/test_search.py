@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.detectors import ALL
-from holdfast.detectors.search import search
+from holdfast.detectors.search import is_about, search
 
 
 def codes(text: str) -> list[str]:
@@ -37,6 +37,22 @@ def codes(text: str) -> list[str]:
 )
 def test_the_best_fit_comes_first(text, first):
     assert codes(text)[0] == first
+
+
+@pytest.mark.parametrize(
+    ("text", "about"),
+    [
+        ("out of memory", True),
+        ("cuda oom", True),
+        ("exploding gradients", True),
+        ("evaluation", True),
+        ("cuda error", False),
+        ("gradient accumulation", False),
+        ("checkpoint", False),
+    ],
+)
+def test_a_word_on_a_page_is_not_what_the_page_is_about(text, about):
+    assert is_about(text, search(text, ALL)[0]) is about
 
 
 def test_nan_is_several_findings():

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from ..detectors import ALL, by_code, load_plugins
-from ..detectors.search import search
+from ..detectors.search import is_about, search
 from ..errors import UsageError
 from ..report import catalogue_lines, explain_lines, found_lines
 from . import _output
@@ -44,7 +44,7 @@ class ExplainCommand:
             return 0
         asked = " ".join(args.words)
         found = search(asked, among)
-        if len(found) > 1:
+        if len(found) > 1 or (found and not is_about(asked, found[0])):
             _output.show(found_lines(asked, found, _output.width()))
             return 0
         if not found and len(args.words) > 1 and not any(map(str.isdigit, asked)):

@@ -113,12 +113,12 @@ class HostSync(TimedDetector):
 
     def _reads(self, place: Place, read: Any, times: Times, seconds: float, share: float) -> Claim:
         name = str(read["read"])
-        one = "replace the loop around" if seconds > read["seconds"] else "replace the reads in"
         return Claim(
             what=f"reads tensors {read['count']:.0f} times per step ({_HOW.get(name, name)}): "
             f"{ms(seconds):.3g} ms, {share:.0%} of the step",
-            advice=f"{one} {quoted(place)} by one operation on the whole tensor, "
-            "and read its result once per step or every N steps",
+            advice=f"make one tensor of what {quoted(place)} reads (an operation on the whole, "
+            "torch.stack) and read that once per step or every N steps; of data that stays the "
+            "same, make a list before the loop (.tolist())",
             severity=Severity.WARNING,
             confidence=0.9,
             share=share,

@@ -78,6 +78,14 @@ def search(text: str, among: Sequence[type[Detector]]) -> list[type[Detector]]:
     return [detector for _, detector in fitting[:_MOST]]
 
 
+def is_about(text: str, detector: type[Detector]) -> bool:
+    """Whether a finding is about these words, and does not only have them on its page."""
+    said = _words(f"{detector.code} {detector.name} {document(detector).summary}".replace("_", " "))
+    words = _tokens(text.strip().lower().replace("_", " "))
+    wanted = [(word, *_ALSO.get(word, ())) for word in words]
+    return all(any(_same(w, other) for w in each for other in said) for each in wanted)
+
+
 def _score(words: Sequence[str], detector: type[Detector]) -> float:
     page = document(detector)
     places: list[tuple[float, set[str]]] = [

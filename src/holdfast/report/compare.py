@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import RunFolderError, UsageError
 from ..run import LaneData, Rows, Run, encode
+from ..run.resumption import DIGEST
 from ..types import Finding, Severity, place_words
 from . import words
 from .columns import column, of_first_optimizer
@@ -46,6 +47,10 @@ _SHOWN = {
 _HIGHER_IS_BETTER = ("samples_per_second",)
 _MEMORY = ("rss", "mem_allocated", "mem_reserved")
 _NEVER = math.inf
+# The event that names the weights.
+_MODEL = "optimizer"
+# Beyond this a percentage is told as a factor.
+_FOLD = 9.0
 # The first steps compile, allocate and fill caches; they say nothing about the others.
 _WARM_UP = 3
 # Times differ from run to run: a change within so many standard errors of the median is noise.
@@ -96,7 +101,7 @@ class Comparison:
     reasons: tuple[str, ...]
     """Why the second run counts as the worse one; empty when it does not."""
     differs: str = ""
-    """How the scripts differ, where their losses mean different things; empty where they do not."""
+    """How scripts or arguments differ, where losses may mean different things for it; or empty."""
     losses: tuple[LossCourse, LossCourse] | None = None
     """The losses that are compared."""
     judged: bool = True
@@ -139,10 +144,11 @@ def compare(before: Run, after: Run, limits: Mapping[str, float | str] | None = 
         limits: how much higher (lower, of samples per second) a figure may be; ``LIMITS`` when not
             given, and none at all between runs of different scripts.
     """
-    differs = _other_script(before, after)
+    (one, first), (two, second) = _read(before), _read(after)
+    differs = _other_script(before, after) or _other_model(before, after, one, two)
     judged = limits is not None or not differs
     limits = limits if limits is not None else _NOTHING if differs else LIMITS
-    (one, first), (two, second) = _read(before), _read(after)
+    differs = differs or _other_arguments(before, after)
     losses = _same_losses(losses_of(one), losses_of(two))
     other_loss = _other_loss(*losses)
     at_step, loss = _losses(one, two, losses, comparable=not other_loss)
@@ -172,7 +178,7 @@ def compare(before: Run, after: Run, limits: Mapping[str, float | str] | None = 
         gone=tuple(f for f in first.findings if _identity(f) not in found),
         new=new,
         reasons=tuple(_reasons(figures, new, first, second, limits)),
-        differs=differs or other_loss,
+        differs="; ".join(filter(None, (differs, other_loss))),
         losses=losses,
         judged=judged,
     )
@@ -259,6 +265,40 @@ def _other_script(before: Run, after: Run) -> str:
         f"different scripts: {names[0]} and {names[1]}; their losses and steps may mean different "
         "things, so that nothing is judged unless --fail-on asks for it"
     )
+
+
+def _other_model(before: Run, after: Run, one: LaneData, two: LaneData) -> str:
+    """Whether files of one name are two scripts: other content, and no weight of one name."""
+    digests = [run.meta.get(DIGEST) for run in (before, after)]
+    layers = [_layers(lane) for lane in (one, two)]
+    if digests[0] == digests[1] or not all((*digests, *layers)) or layers[0] & layers[1]:
+        return ""
+    return (
+        "scripts of one name with other content and another model (no weight of the same name); "
+        "their losses and steps may mean different things, so that nothing is judged unless "
+        "--fail-on asks for it"
+    )
+
+
+def _layers(lane: LaneData) -> set[str]:
+    """The names of the weights, as each optimizer was last recorded."""
+    told = {str(e.data.get("opt")): e.data.get("layers") for e in lane.events if e.kind == _MODEL}
+    lists = [cast("list[Any]", names) for names in told.values() if isinstance(names, list)]
+    return {str(name) for names in lists for name in names}
+
+
+def _other_arguments(before: Run, after: Run) -> str:
+    """The arguments of two runs of a script that are not the same."""
+    first, second = (_arguments(run.meta.get("command")) for run in (before, after))
+    if first == second:
+        return ""
+    shown = (words.clip(" ".join(given) or "none", 80) for given in (first, second))
+    return "different arguments: " + " → ".join(shown)
+
+
+def _arguments(command: Any) -> list[str]:
+    given = cast("list[Any]", command) if isinstance(command, list) else []
+    return [str(word) for word in given[1:]]
 
 
 def _step_times(lane: LaneData) -> NDArray[np.float64]:
@@ -400,6 +440,8 @@ def change_words(figure: Figure) -> str:
     """``+12.3%``; from nothing to something, or to what is not finite, there is no percentage."""
     if not math.isfinite(figure.change):
         return "from 0" if figure.before == 0.0 else ""
+    if figure.change > _FOLD and figure.before > 0:
+        return f"× {words.figure(figure.after / figure.before)}"
     return f"{figure.change:+.1%}"
 
 

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from ..detectors import Detector, document
+from ..detectors.search import is_about
 from . import words
 from .layout import (
     WIDTH,
@@ -76,8 +77,11 @@ def catalogue_lines(detectors: Sequence[type[Detector]], width: int = WIDTH) -> 
 
 
 def found_lines(asked: str, detectors: Sequence[type[Detector]], width: int = WIDTH) -> list[Line]:
-    """The detectors that fit some words, the best first."""
-    head = f"{len(detectors)} findings fit {asked!r}, the best first:"
+    """The detectors that fit some words, or only have them on their pages, the best first."""
+    verb = "fit" if any(is_about(asked, detector) for detector in detectors) else "mention"
+    head = f"{len(detectors)} findings {verb} {asked!r}, the best first:"
+    if len(detectors) == 1:
+        head = f"nothing is about {asked!r} itself; one finding mentions it:"
     return [*paragraph(head, width=width), line(), *_list(detectors, width), line(), line(_MORE)]
 
 
