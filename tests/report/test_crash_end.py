@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.report import end_summary, report_html
+from holdfast.report import end_summary, plain, report_html, report_lines, summarize
 from holdfast.run import Run
 from holdfast.types import Event
 
@@ -56,6 +56,16 @@ def test_a_long_exception_keeps_its_line(crash: Any) -> None:
     data = ORDINARY | {"type": "ValueError", "message": "its own " * 100, "operands": []}
     said = end_summary(crash(data | {"module": {}}))
     assert " at model.py:16" in " ".join(said.split())
+    assert len(said.splitlines()) <= 12 and "…" in said, "python has printed all of it right above"
+
+
+def test_a_cut_exception_says_so(crash: Any) -> None:
+    numbers = ", ".join(f"row {i} has 0.3102" for i in range(40))
+    run = crash(ORDINARY | {"type": "ValueError", "message": numbers, "operands": [], "module": {}})
+    verdict = plain(report_lines(summarize(run))).partition("Findings")[0]
+    assert "…" in verdict and "row 39 has 0.3102 at" in " ".join(verdict.split())
+    (found,) = summarize(run).findings
+    assert found.evidence["error"].endswith("…")
 
 
 def test_the_page_has_the_cause_first_and_the_exception_once(crash: Any) -> None:

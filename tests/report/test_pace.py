@@ -36,7 +36,7 @@ def test_what_bounds_a_step(make_rows, more, says):
 def test_from_the_twentieth_step_on(make_rows):
     assert not verdict(timed(make_rows, np.full(STEPS - 1, 0.01)), PHASES)
     told = verdict(timed(make_rows, np.full(STEPS, 0.01)), PHASES)
-    assert told.endswith("each so far")
+    assert told.endswith("each so far, the guard included")
     assert not verdict(timed(make_rows, np.full(STEPS, 0.01)), {})
 
 

@@ -177,7 +177,9 @@ def show_lines(entry: Entry, width: int, *, tensors: bool) -> list[Line]:
         "step": f"{entry.step}, {_ranks(entry)}",
         "saved": f"{when}, {record.get('kind')}, holdfast {record.get('holdfast')}, "
         f"torch {record.get('torch')}",
-        "good": "yes" if entry.good else f"no: {entry.damage or 'the run was unhealthy'}",
+        "good": "yes, the run was healthy"
+        if entry.good
+        else f"no: {entry.damage or 'the run was unhealthy'}",
         "size": f"{size(entry.bytes)}, sha256 {str(record['sha256'])[:16]}…",
         "metrics": _metrics(entry) or "none",
     }
@@ -277,6 +279,7 @@ def _parts(forms: dict[str, Any]) -> list[str]:
     for name in forms:
         part = name.partition(".")[0]
         counts[part] = counts.get(part, 0) + 1
+    counts = {"random state" if part == "dice" else part: n for part, n in counts.items()}
     return [f"{count} in {part}" for part, count in counts.items()] or ["none"]
 
 

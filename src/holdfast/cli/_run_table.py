@@ -120,7 +120,7 @@ def _cells(row: RunRow, entry: Entry | None) -> tuple[str, ...]:
         clip(visible_line(row.name), _LONGEST),
         row.ending.partition(",")[0] if signal else status,
         number(row.steps),
-        row.verdict or "-",
+        clip(visible_line(f"{row.verdict} {row.about}".strip()), _LONGEST) or "-",
         "-" if entry is None else f"step {number(entry.step)}",
         size(row.bytes),
         age(time.time() - row.created),

@@ -107,7 +107,7 @@ class Crash(Detector):
             where += f", caught by the script, which left with sys.exit({clip(str(left), 20)})"
         sample = {"sample": data["sample"]} if facts.sample else {}
         evidence: dict[str, Any] = {
-            "error": said[:400],
+            "error": clip(said, 400),
             "headline": cause.headline,
             "cause": {name: data[name] for name in _KEPT if name in data} | sample,
             "samples": list(sample.values()),

@@ -90,7 +90,7 @@ class SwallowedException(Detector):
             "catch only what is meant",
             severity=self.severity,
             evidence={
-                "error": said[:400],
+                "error": clip(said, 400),
                 "batches": count,
                 "headline": cause.headline,
                 "cause": {k: event.data[k] for k in ("code", "excerpt") if k in event.data},

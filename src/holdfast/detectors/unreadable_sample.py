@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..types import Event, Finding, Severity
+from ._crashes import clip
 from ._window import Window
 from .base import Detector
 
@@ -94,7 +95,7 @@ class UnreadableSample(Detector):
             evidence={
                 "sample": data.get("sample"),
                 "path": path,
-                "error": error[:400],
+                "error": clip(error, 400),
                 "replaced": count,
                 "most": data.get("most"),
                 "cause": {"code": data["code"]} if "code" in data else {},

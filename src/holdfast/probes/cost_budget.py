@@ -82,12 +82,13 @@ class Budget:
 
     def facts(self, part: str) -> dict[str, object]:
         """What was found and done about it, for an Event."""
-        what = ORDER.get(part, FLOOR_WORDS)
+        what, took = ORDER.get(part, FLOOR_WORDS), self.per_step * 1e3
+        each = f"{took:.3g} ms" if took >= 1 else f"{took * 1e3:.0f} µs"
         return {
             "part": part,
             "cost": self.measured,
             "per_step": self.per_step,
             "budget": self.share,
-            "why": f"the guard took {self.per_step * 1e6:.0f} µs per step, {self.measured:.1%} of "
-            f"the time, above its budget of {self.share:.1%}: {what}; skipping goes on as before",
+            "why": f"the guard took {each} per step, {self.measured * 100:.0f} % of the time, "
+            f"above its budget of {self.share * 100:.3g} %: {what}; skipping goes on as before",
         }

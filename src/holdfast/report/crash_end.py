@@ -14,6 +14,8 @@ from .saved_state import saved_lines
 from .summary import RunSummary
 
 _COLUMN = 8
+# The whole exception stands right above.
+_ERROR = 200
 
 
 def is_told_above(summary: RunSummary, group: FindingGroup) -> bool:
@@ -43,7 +45,8 @@ def crash_end_lines(
     lines += [*between, *saved_lines(summary.saved_state, width, brief=True)]
     report = summary.page or f"holdfast report {summary.path}"
     lines.append(line("  ", Span("report".ljust(_COLUMN), "dim"), report))
-    why = f"cause: {cause.headline}" if cause is not None and cause.headline else error
+    headline = cause.headline if cause is not None else ""
+    why = f"cause: {headline}" if headline else words.clip(error, _ERROR)
     answer = f"{why}{_where(finding, error)}{words.doubt(finding)}"
     lines += paragraph(
         answer, label=finding.code, indent=2, column=_COLUMN, width=width, style="bold",

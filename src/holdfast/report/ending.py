@@ -177,7 +177,8 @@ def _left(left: Mapping[str, Any]) -> Ending:
 def _raised(exception: Mapping[str, Any]) -> str:
     """``ValueError: bad at train.py:3``."""
     lines = str(exception.get("message", "")).strip().splitlines()
-    what = f"{exception.get('type', 'an exception')}{': ' + lines[0][:200] if lines else ''}"
+    said = f": {words.clip(lines[0], 120)}" if lines else ""
+    what = f"{exception.get('type', 'an exception')}{said}"
     file, line = exception.get("file"), exception.get("line")
     return f"{what} at {place_words(file, line)}" if file else what
 

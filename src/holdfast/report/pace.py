@@ -49,7 +49,7 @@ def _trend(rows: Rows) -> str:
     # A long run does not keep every row.
     each = (np.diff(rows["time"]) / np.maximum(1, np.diff(rows["step"])))[_FIRST:]
     if len(each) < 2 * STEPS:
-        return f"{words.duration(float(np.median(each)))} each so far"
+        return f"{words.duration(float(np.median(each)))} each so far, the guard included"
     first, last = float(np.median(each[:STEPS])), float(np.median(each[-STEPS:]))
     if last > _SLOWER * first > 0:
         return f"the last {STEPS} took {last / first:.1f} times as long as the first"

@@ -54,6 +54,8 @@ class RunRow:
     steps: int = 0
     verdict: str = ""
     """Code of the worst finding, or that there is none; empty for a run that died without one."""
+    about: str = ""
+    """The name of that finding, which says what it is about."""
     findings: int = 0
     bytes: int = 0
     problem: str = ""
@@ -94,7 +96,8 @@ def read_row(found: FoundRun) -> RunRow:
         status="stalled" if ending.quiet else _STATUS.get(ending.word, ending.word),
         ending=ending.line,
         steps=_steps(lanes),
-        verdict=_verdict(findings, died=ending.died),
+        verdict=(verdict := _verdict(findings, died=ending.died)),
+        about=next((f.name.replace("_", " ") for f in findings if f.code == verdict), ""),
         findings=len(findings),
         bytes=size,
         problem=problem,

@@ -264,7 +264,7 @@ def _time(summary: RunSummary, width: int) -> list[Line]:
     total = sum(phases.values())
     if total <= 0:
         return []
-    heading = f"Time per step, {words.duration(total)} on average"
+    heading = f"Time per step, {words.duration(total)} on average without the guard"
     lines = [line(Span(heading, "bold"))]
     room = max(4, min(_BAR, width - _BEFORE_BAR))
     for name, seconds in phases.items():

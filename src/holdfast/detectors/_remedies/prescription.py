@@ -86,6 +86,8 @@ def figure(value: float) -> str:
 
 def amount(number: int, numel: int, one: str, many: str) -> str:
     """Count with its noun: ``3 of 640 divisors are``, or for a single one ``the divisor is``."""
+    if number == 1:
+        many = re.sub(r"\bare$", "is", many)
     return f"{number} of {numel} {many}" if numel > 1 else one
 
 
