@@ -224,6 +224,44 @@ CASES = {
                 self.part.parent = self
         Net().train()
         """, "train of a module goes around|holds its parent"),
+    # samples
+    "padded and not cut": (
+        "list(DataLoader([torch.zeros(48)] * 9 + [torch.zeros(52)], 10))",
+        "9 x (48,), 1 x (52,)|9 of 10 samples have 48|pads to 48 and does not cut|up to 52||pad_sequence"),
+    "cut and not padded": (
+        "list(DataLoader([torch.zeros(2, 48)] * 9 + [torch.zeros(2, 31)], 10))",
+        "cuts to 48 and does not pad|down to 31||pad_sequence"),
+    "sizes that vary": (
+        "list(DataLoader([torch.zeros(n) for n in (9, 7, 7, 8, 7)], 5))", "pad_sequence||does not cut"),
+    "on both sides": (
+        "list(DataLoader([torch.zeros(48)] * 9 + [torch.zeros(52), torch.zeros(7)], 11))",
+        "pad_sequence||does not cut|does not pad"),
+    "a grey image": (
+        "list(DataLoader([torch.zeros(3, 8, 8)] * 9 + [torch.zeros(1, 8, 8)], 10))",
+        "3 channels in 9 of 10|convert('RGB')||does not pad|pad_sequence"),
+    "images of any size": (
+        "list(DataLoader([torch.zeros(3, 8, 8)] * 9 + [torch.zeros(3, 9, 7)], 10))", "Resize||does not"),
+    # random places
+    "shorter than the crop": ("""
+        class Words(Dataset):
+            clips, frame = [torch.zeros(3000), torch.zeros(2414)], 2600
+            def __init__(self): self.frame = 2600
+            def __len__(self): return 2
+            def __getitem__(self, i):
+                wav = self.clips[i]
+                g = torch.randint(0, len(wav) - self.frame, (1,)).item()
+                return wav[g:g + self.frame]
+        list(DataLoader(Words(), 2))
+        """, "len(wav) is 2414 and less than self.frame, 2600|difference -186|shorter than 2600 (sample 1)"),
+    "as long as the crop": (
+        "x, n = torch.zeros(3, 8), 8\ntorch.randint(0, x.shape[-1] - n, (1,))",
+        "x.shape[-1] is 8, as n|x.shape[-1] - n + 1"),
+    "python's own": (
+        "import random\nx, n = [0] * 5, 8\nrandom.randint(0, len(x) - n)", "len(x) is 5 and less than n, 8"),
+    "another difference": ("""
+        a, b, low, high = 3, 7, 5, 2
+        torch.randint(low, high, (a - b + 6,))
+        """, "||is less than|a is 3"),
 }  # fmt: skip
 
 

@@ -1,28 +1,9 @@
-"""Samples that do not go together, None from a dataset, and batches that are unpacked wrongly."""
+"""None from a dataset, samples that make no batch, and batches that are unpacked wrongly."""
 
 from __future__ import annotations
 
-from .facts import Cause, Crash, listed, text
-
-
-def unequal(crash: Crash) -> Cause | None:
-    """Samples of different sizes in a collate function."""
-    shapes = [listed(each) for each in listed(crash.data.get("shapes"))]
-    same = crash.find(r"stack expects each tensor to be equal size|each element in list of batch "
-                      r"should be of equal size|Trying to resize storage")  # fmt: skip
-    if crash.phase != "loading" or (not same and not shapes):
-        return None
-    if crash.type not in ("RuntimeError", "ValueError"):
-        return None
-    field = text(crash.data.get("field")).replace("sample", "a sample", 1) or "a sample"
-    each = ", ".join(f"{s[1]} x {s[0]}" for s in shapes[:3] if len(s) == 3)
-    return Cause(
-        headline=f"samples of unequal size in a batch{': ' + each if each else ''}"
-        + (f", {crash.sample} is the odd one" if crash.sample else ""),
-        advice=f"{field} must have one shape for all: pad in a collate_fn (pad_sequence) for "
-        "sequences, resize or crop in the dataset for images (Resize with two numbers: one number "
-        f"keeps the aspect ratio)",
-    )
+from . import unequal_samples
+from .facts import Cause, Crash, listed
 
 
 def none_sample(crash: Crash) -> Cause | None:
@@ -194,5 +175,6 @@ def missing_key(crash: Crash) -> Cause | None:
 
 
 RULES = (
-    none_sample, unequal, not_collatable, missing_key, one_sample, empty, ragged, sizes, unpacked,
+    none_sample, *unequal_samples.RULES, not_collatable, missing_key, one_sample, empty, ragged,
+    sizes, unpacked,
 )  # fmt: skip

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Sized
 from typing import Any
 
+from .differences import length
 from .operands import known, value_of
 from .traceback_frames import Call
-from .values import Facts, described, is_tensor
+from .values import Facts, described
 
 _DIVIDES = (ast.Div, ast.FloorDiv, ast.Mod)
-# Their length is read without running code of the user's.
-_PLAIN = (list, tuple, dict, set, frozenset, str, bytes, range)
 
 
 def divisor(error: BaseException, call: Call) -> Facts:
@@ -53,9 +52,8 @@ def _counted(name: str, value: Any) -> Facts:
         if isinstance(value.sampler, Sized):
             facts["samples"] = len(value.sampler)
         return facts
-    if type(value) in _PLAIN or is_tensor(value):
-        return {"name": name, "type": type(value).__name__, "length": len(value)}
-    return {}
+    count = length(value)
+    return {} if count is None else {"name": name, "type": type(value).__name__, "length": count}
 
 
 def _is_loader(value: object) -> bool:

@@ -19,6 +19,7 @@ from ...run.host_memory import nearest, own_limits, shared_limits
 from ..source.excerpts import source_of
 from ..source.files import from_here, kind_of, short_name
 from . import origins, surroundings, worker_error
+from .differences import differences
 from .division import divisor
 from .names import near
 from .operands import operands
@@ -79,6 +80,7 @@ def _facts(error: BaseException, batches: Sequence[Any], models: Sequence[Any]) 
         _add(data, lambda: near(error, blamed[-1]))
         _add(data, lambda: divisor(error, blamed[-1]))
         _add(data, lambda: recursion(error, blamed))
+        _add(data, lambda: differences(blamed))
         if "torch" in sys.modules:
             from . import checkpoints, graph, samples
 
