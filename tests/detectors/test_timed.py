@@ -362,7 +362,7 @@ def test_a_longer_backward_pass_reaches_back_only_where_something_holds_old_grap
 
 
 def test_another_process_that_takes_the_processor_slows_no_line_down(make_rows):
-    assert kinds(make_rows, *[slower(counted={"delayed": 0.0001})] * 2) == ["work"]
+    assert kinds(make_rows, *[slower(counted={"delayed": 0.001})] * 2) == ["work"]
     assert kinds(make_rows, *[slower(counted={"delayed": 0.002})] * 2) == []
     both = {"delayed": 0.002}
     assert kinds(make_rows, *[slower(counts=both, counted=both)] * 2) == ["work"]

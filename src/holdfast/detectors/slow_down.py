@@ -108,9 +108,6 @@ class SlowDown(TimedDetector):
         """Share of the growth that such a line must explain; a guess."""
         bigger: float = 1.15
         """Factor on the size of the model's inputs; a guess."""
-        delayed: float = 0.3
-        """Share of the growth in which a thread stood in line, as far as more than in the
-        beginning, from which on other processes may have made all of it; a guess."""
         retries: float = 4.0
         """Allocator retries since the beginning that slow the allocating lines; a guess."""
 
@@ -137,14 +134,13 @@ class SlowDown(TimedDetector):
         now, times = look.now, look.times
         early, late = _grouped(look, before), _grouped(look, now)
         risen = max(now.seconds - before.seconds, times.last_block - times.fastest_block, 1e-9)
-        # Other processes have taken it: a thread of ours stood in line for a processor.
-        if now.count("delayed") - before.count("delayed") >= self.options.delayed * risen:
-            return None
         grown = self._most_grown(early, late, before, now)
         if grown is not None:
             # Including the model that is called there.
             grown.more = max(grown.more, _at(grown.place, now) - _at(grown.place, before))
-            if not self._believed(look, grown, risen):
+            # What a thread of ours stood in line for a processor, others have taken.
+            delayed = max(0.0, now.count("delayed") - before.count("delayed"))
+            if not self._believed(look, grown, risen, delayed):
                 grown = None
         passes = now.spent(*_PASSES) - before.spent(*_PASSES)
         own = grown is not None and grown.line.mark not in _PASSES
@@ -158,12 +154,12 @@ class SlowDown(TimedDetector):
         grown.what, grown.explains = self._what(look, before, grown), _part(grown.more, risen)
         return grown if grown.what else None
 
-    def _believed(self, look: Look, grown: _Grown, risen: float) -> bool:
+    def _believed(self, look: Look, grown: _Grown, risen: float, delayed: float) -> bool:
         """Another process may have taken the time of a line that is only a little slower."""
-        options = self.options
+        options, own = self.options, grown.more - delayed
         much = grown.line.seconds >= options.plain * grown.was
-        plain = much and grown.more >= options.plainly * risen
-        return grown.more >= options.explains * risen and (look.times.busier or plain)
+        plain = much and own >= options.plainly * risen
+        return own >= options.explains * risen and (look.times.busier or plain)
 
     def _most_grown(
         self, early: _Groups, late: _Groups, before: Profile, now: Profile

@@ -26,7 +26,7 @@ from .profiles import (
     line_of,
     turn_of,
 )
-from .run_queue import longest
+from .run_queue import Threads, longest
 from .step_times import StepTimes
 
 # Steps under a trace: at least, until so many seconds, at most; and on the hunt for rare ones.
@@ -69,7 +69,7 @@ class LineExam:
         self._walls: list[float] = []
         self._waits: list[float] = []
         self._ends: list[Spot] = []
-        self._in_line: dict[str, float] = {}
+        self._in_line: Threads = {}
         self._delayed = 0.0
         """Seconds in all steps in which the thread that stood in line longest did so."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...probes.step_record import StepRecord
 from .profiles import Spot, line_of
-from .run_queue import RunQueue
+from .run_queue import RunQueue, Threads
 
 # Seconds of ours in a step, and their share of it, from which on it is not like the others.
 _OURS = 0.004
@@ -145,7 +145,7 @@ class LoopClock:
         self.step = step
         return not first
 
-    def in_line(self) -> dict[str, float]:
+    def in_line(self) -> Threads:
         """Seconds in which others had the processor so far, by thread of this process."""
         return self._queue.of_threads()
 

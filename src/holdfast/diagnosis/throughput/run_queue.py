@@ -14,13 +14,23 @@ _TASKS = "/proc/self/task"
 _THREADS = 256
 
 
-def longest(before: dict[str, float], now: dict[str, float]) -> float:
-    """Seconds in line of the thread that stood there longest in between.
+# Part of the work of the busiest thread from which on a thread works, too.
+_WORKS = 0.2
 
-    >>> longest({"1": 1.0, "2": 0.5}, {"1": 1.5, "2": 0.75, "3": 0.25})
+Threads = dict[str, tuple[float, float]]
+"""By thread of this process: seconds on a processor, and in line for one."""
+
+
+def longest(before: Threads, now: Threads) -> float:
+    """Seconds in line of the working thread that stood there longest in between.
+
+    >>> longest({"1": (1.0, 1.0), "2": (0.0, 0.0)}, {"1": (2.0, 1.5), "2": (0.1, 0.75)})
     0.5
     """
-    return max((now[name] - before.get(name, 0.0) for name in now), default=0.0)
+    first = {name: before.get(name, (0.0, 0.0)) for name in now}
+    ran = {name: now[name][0] - first[name][0] for name in now}
+    works = [name for name in now if ran[name] >= _WORKS * max(ran.values())]
+    return max((now[name][1] - first[name][1] for name in works), default=0.0)
 
 
 class RunQueue:
@@ -54,18 +64,19 @@ class RunQueue:
             os.close(self._file)
             self._file = None
 
-    def of_threads(self) -> dict[str, float]:
-        """Seconds in line so far, by thread of this process; empty where nobody counts them.
+    def of_threads(self) -> Threads:
+        """Seconds so far, by thread; empty where nobody counts them.
 
         A pass over several cores waits for the slowest of its threads, which shows in no other
         number: the loop's own thread turns on the spot meanwhile.
         """
-        found: dict[str, float] = {}
+        found: Threads = {}
         try:
             for thread in os.listdir(_TASKS)[:_THREADS]:
                 file = os.open(f"{_TASKS}/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
                 try:
-                    found[thread] = self._read(file) * 1e-9
+                    ran, stood = os.pread(file, 96, 0).split()[:2]
+                    found[thread] = int(ran) * 1e-9, int(stood) * 1e-9
                 finally:
                     os.close(file)
         except (OSError, ValueError, IndexError):
