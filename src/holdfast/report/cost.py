@@ -215,18 +215,21 @@ def cost_words(cost: Cost | None) -> str:
 
 
 def _each(cost: Cost) -> str:
-    share = words.percent(cost.ours / cost.seconds)
+    each = f"{words.duration(cost.per_step)} per step"
     # Of a run of seconds the share says how short its steps are, and nothing of what it cost.
-    told = FLOOR in cost.dropped and cost.wall >= _LONG
-    budget = f"; budget {words.percent(cost.budget)}" if told else ""
-    return f"{words.duration(cost.per_step)} per step ({share}{budget})"
+    if cost.wall < _LONG:
+        return each
+    budget = f"; budget {words.percent(cost.budget)}" if FLOOR in cost.dropped else ""
+    return f"{each} ({words.percent(cost.ours / cost.seconds)}{budget})"
 
 
 def cost_figure(cost: Cost | None) -> str:
     """The same in two words, for a row of figures; empty where nothing was measured."""
     if cost is None:
         return ""
-    return words.percent(cost.ours / cost.seconds) if cost.tells else words.duration(cost.whole)
+    if not cost.tells:
+        return words.duration(cost.whole)
+    return words.percent(cost.ours / cost.seconds) if cost.wall >= _LONG else _each(cost)
 
 
 def cost_note(cost: Cost | None) -> str:
