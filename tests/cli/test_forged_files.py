@@ -14,6 +14,8 @@ from odd.base import EVENTS, FINDINGS, LAYERS, META, RECORD, STEPS, write_base
 from holdfast.checkpoint.layout import read_header
 from holdfast.checkpoint.record import decode_record, encode_record
 from holdfast.cli import main
+from holdfast.config import load
+from holdfast.errors import SettingsError
 from holdfast.run import jsonl
 
 TERABYTE = 1 << 40
@@ -125,3 +127,11 @@ def _signed(record: bytes) -> bytes:
     blank = record[:begin] + b"0" * 64 + record[begin + 64 :]
     own = hashlib.sha256(blank).hexdigest().encode()
     return blank[:begin] + own + blank[begin + 64 :]
+
+
+def test_settings_of_lists_in_lists_are_refused_before_they_are_parsed(tmp_path):
+    (tmp_path / "deep.yaml").write_text("run: " + "[" * 100_000 + "]" * 100_000)
+    began = time.process_time()
+    with pytest.raises(SettingsError, match="more than 5,000 brackets"):
+        load(str(tmp_path / "deep.yaml"))
+    assert time.process_time() - began < 1
