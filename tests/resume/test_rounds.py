@@ -186,6 +186,25 @@ for it in range(30):
         print(it, skipped, lg.item())
 told(G, D)
 """,
+    "expressions": MADE
+    + """
+def train(scale):
+    for i in range(0, 96, 16):
+        x, y = scale * x_all[i:i + 16], y_all[i:i + 16]"""
+    + stepping(8)
+    + """
+    return loss.item()
+def main():
+    total, rows = 0.5, []
+    for epoch in range(5):
+        rows.append(
+            max(total, 0.1) + sum([epoch, len(rows), train(1 + epoch / 10)], start=total)
+        )
+        total += rows[-1]
+    return total, rows
+print(main())
+told(model)
+""",
     "accumulation": MADE
     + """
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=40)
@@ -201,6 +220,98 @@ for epoch in range(5):
 told(model)
 """,
 }
+
+HEADS = {
+    "bar": (
+        "from tqdm import tqdm\nfor n in tqdm(range(30)):",
+        "x, y = x_all[3 * n:3 * n + 16], y_all[3 * n:3 * n + 16]",
+    ),
+    "no bar": (
+        "from tqdm import trange\nfor n in trange(30, disable=True):",
+        "x, y = x_all[3 * n:3 * n + 16], y_all[3 * n:3 * n + 16]",
+    ),
+    "with bar": (
+        "from tqdm.auto import tqdm\n"
+        "with tqdm(total=30) as bar:\n  while bar.n < bar.total:\n    bar.update(1)",
+        "x, y = x_all[bar.n:bar.n + 16], y_all[bar.n:bar.n + 16]",
+    ),
+    "count": (
+        "import itertools\nfor n in itertools.count(2):\n    if n == 30: break",
+        "x, y = x_all[n:n + 16], y_all[n:n + 16]",
+    ),
+    "shuffled": (
+        "order = list(range(6))\nfor epoch in range(5):\n  random.shuffle(order)\n"
+        "  for i in order:",
+        "x, y = x_all[16 * i:16 * i + 16], y_all[16 * i:16 * i + 16]",
+    ),
+    "split": (
+        "for epoch in range(5):\n  for pick in torch.randperm(96).split(16):",
+        "x, y = x_all[pick], y_all[pick]",
+    ),
+    "pairs": (
+        "for epoch in range(5):\n"
+        "  for n, (x, y) in enumerate(zip(x_all.split(16), y_all.split(16)), 3):",
+        "x = x + n",
+    ),
+    "backwards": (
+        "for epoch in reversed(range(5)):\n  for pick in reversed([[n, n + 9, n + 40] for n in "
+        "np.random.permutation(6)]):",
+        "x, y = x_all[pick], y_all[pick]",
+    ),
+    "array": (
+        "for epoch in range(5):\n  for pick in np.array_split(np.random.permutation(96), 6):",
+        "x, y = x_all[pick], y_all[pick]",
+    ),
+    "random length": (
+        "for epoch in range(5):\n  length = random.randint(4, 8)\n  for n in range(length):",
+        "x, y = x_all[n:n + 16], y_all[n:n + 16]",
+    ),
+    "dict": (
+        "sets = {'a': (0, 3), 'b': (40, 2), 'c': (20, 5)}\nfor epoch in range(3):\n"
+        "  for name, (first, much) in sets.items():\n    for n in range(much):",
+        "x, y = x_all[first + n:first + n + 16], y_all[first + n:first + n + 16]",
+    ),
+    "generator": (
+        "def batches(size):\n    order = torch.randperm(96)\n    for i in range(0, 96, size):\n"
+        "        yield x_all[order[i:i + size]], y_all[order[i:i + size]]\n"
+        "for epoch in range(5):\n  for x, y in batches(16):",
+        "x = x + epoch",
+    ),
+    "noise": (
+        "def noise():\n    g, n = torch.Generator().manual_seed(4), 0\n    while True:\n"
+        "        n += 1\n        yield torch.randn(6, generator=g) / n\n"
+        "NOISE = noise()\nstep = 0\nwhile step < 30:\n    step += 1",
+        "x, y = x_all[step:step + 16] + next(NOISE), y_all[step:step + 16]",
+    ),
+    "expression": (
+        "for epoch in range(5):\n  for pick in (torch.randint(0, 96, (16,)) for _ in range(6)):",
+        "x, y = x_all[pick], y_all[pick]",
+    ),
+    "samples": (
+        "samples = [(x_all[i], y_all[i]) for i in range(0, 96, 16)]\n"
+        "for epoch in range(5):\n  random.shuffle(samples)\n  for one, label in samples:",
+        "x, y = one + 0.1 * torch.randn(4, 6), label.expand(4)",
+    ),
+    "own": (
+        "class Walk:\n    def __init__(self, much): self.at, self.much = 0, much\n"
+        "    def __iter__(self): return self\n    def __next__(self):\n"
+        "        if self.at >= self.much: raise StopIteration\n"
+        "        self.at += 1\n        return self.at * random.randint(1, 9)\n"
+        "for epoch in range(5):\n  for n in Walk(6):",
+        "x, y = x_all[n:n + 16], y_all[n:n + 16]",
+    ),
+}
+
+
+def _in(head: str, inside: str) -> str:
+    """A script with a training step in the innermost of some loops."""
+    last = head.splitlines()[-1]
+    deep = len(last) - len(last.lstrip()) + (4 if last.endswith(":") else 0)
+    within = stepping(deep) + f"\n{' ' * deep}seen.append(loss.item())\n"
+    return f"{MADE}\nseen = []\n{head}\n{' ' * deep}{inside}{within}\nprint(seen)\ntold(model)\n"
+
+
+CARRIED |= {name: _in(*parts) for name, parts in HEADS.items()}
 
 
 @pytest.mark.parametrize("name", CARRIED)
@@ -220,39 +331,64 @@ def test_a_loop_without_a_loader_goes_on_bit_for_bit(bench: Bench, name: str) ->
         assert any(event.kind == "resume" for event in resumed.events)
 
 
-REFUSED = {
-    "generator": (
+def test_a_loop_goes_on_that_begins_later_by_a_file_of_its_own(bench: Bench) -> None:
+    script = bench.script(
         MADE
-        + "\ndef batches():\n    for i in range(0, 96, 16): yield x_all[i:i + 16], y_all[i:i + 16]"
-        + "\nfor epoch in range(4):\n    for x, y in batches():"
+        + """
+import os
+EPOCHS, start, seen = 6, 0, []
+if os.path.exists("last.pt"):
+    last = torch.load("last.pt")
+    model.load_state_dict(last["model"]); optimizer.load_state_dict(last["optimizer"])
+    start, seen = last["epoch"] + 1, last["seen"]
+for epoch in range(start, EPOCHS):
+    for i in range(0, 96, 16):
+        x, y = x_all[i:i + 16], y_all[i:i + 16]"""
+        + stepping(8)
+        + """
+    seen.append(loss.item())
+    if epoch in (1, 3):
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),
+                    "epoch": epoch, "seen": seen}, "last.pt")
+print(seen)
+told(model)
+"""
+    )
+    whole = bench.run(script)
+    assert whole.refusal.get("accepted"), whole.refusal
+    assert len(whole.checkpoints) >= 5
+    for checkpoint in (whole.checkpoints[0], whole.checkpoints[-1]):
+        resumed = bench.run(script, checkpoint)
+        assert resumed.code == 0, resumed.err
+        assert resumed.out == whole.out
+
+
+REFUSED = {
+    "cycle": (
+        MADE
+        + "\nimport itertools\nfor n, i in zip(range(30), itertools.cycle(range(0, 96, 16))):\n"
+        + "    x, y = x_all[i:i + 16], y_all[i:i + 16]"
+        + stepping(4),
+        "has a place that cannot be saved (a cycle)",
+        "itertools.cycle",
+    ),
+    "two yields": (
+        MADE
+        + "\ndef batches():\n    for i in range(0, 96, 32):\n"
+        + "        yield x_all[i:i + 16], y_all[i:i + 16]\n"
+        + "        yield x_all[i + 16:i + 32], y_all[i + 16:i + 32]\n"
+        + "for epoch in range(4):\n    for x, y in batches():"
         + stepping(8),
-        "the loop over batches() has a place that cannot be saved",
+        "it reads something of another kind than at first",
         "for x, y in batches()",
     ),
-    "sum": (
+    "handler": (
         MADE
-        + "\ndef train():\n    for i in range(0, 96, 16):\n"
-        + "        x, y = x_all[i:i + 16], y_all[i:i + 16]"
-        + stepping(8)
-        + "    return loss.item()\ntotal = 0.0\nfor epoch in range(4):\n    total += train()\n",
-        "is a part of an expression",
-        "total += train()",
-    ),
-    "permutation": (
-        MADE
-        + "\nfor epoch in range(4):\n    order = list(range(6)); random.shuffle(order)\n"
-        + "    for i in order:\n        x, y = x_all[16 * i:16 * i + 16], y_all[16 * i:16 * i + 16]"
-        + stepping(8),
-        "made with other values each time",
-        "for i in order",
-    ),
-    "tensors": (
-        MADE
-        + "\nfor epoch in range(4):\n    for pick in torch.randperm(96).split(16):\n"
-        + "        x, y = x_all[pick], y_all[pick]"
-        + stepping(8),
-        "it holds more than numbers and texts",
-        "for pick in",
+        + "\nfor epoch in range(4):\n  try: raise ValueError\n  except ValueError:\n"
+        + "    for i in range(0, 96, 16):\n      x, y = x_all[i:i + 16], y_all[i:i + 16]"
+        + stepping(6),
+        "in an except or a finally",
+        "for i in range(0, 96, 16)",
     ),
     "no loop": (
         MADE

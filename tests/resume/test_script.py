@@ -372,10 +372,11 @@ model = net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def batch(step):
     return torch.randn(8, 6), torch.zeros(8).long()
-for x, y in map(batch, range(20)):
+import itertools
+for x, y in itertools.starmap(batch, zip(range(20))):
     """,
-        "the loop over map(batch, range(20)) has a place that cannot be saved",
-        "for x, y in map",
+        "the loop over itertools.starmap(batch, zip(range(20))) has a place that cannot be saved",
+        "for x, y in itertools",
     ),
     "stream": (
         """
@@ -391,25 +392,9 @@ for x, y in DataLoader(Stream(), batch_size=8):
     ),
     "two loaders": (MADE + "\nfor (x, y), _ in zip(train, train):\n    ", "side by side", ""),
     "zip": (MADE + "\nfor (x, y), n in zip(train, range(99)):\n    ", "through zip", ""),
-    "range": (
-        MADE + "\nsource = iter(train)\nfor step in range(10):\n    x, y = next(source)\n    ",
-        "the loop over step goes on within one pass",
-        "for step in",
-    ),
-    "model between": (
-        MADE + "\nfor epoch in range(3):\n  model(torch.zeros(4, 6))\n  for x, y in train:\n    ",
-        "Sequential is called outside of a loop",
-        "model(torch.zeros",
-    ),
-    "left early": (
-        MADE
-        + "\nfor epoch in range(3):\n  for i, (x, y) in enumerate(train):\n"
-        + "    if i > 6: break\n    ",
-        "left before its loader is through",
-        "for i, (x, y)",
-    ),
     "an iterator": (
-        MADE + "\nnumbers = map(abs, [1, 2, 3])\nfor x, y in train:\n    next(numbers, 0)\n    ",
+        MADE + "\nfrom itertools import cycle\nnumbers = cycle([1, 2])\n"
+        "for x, y in train:\n    next(numbers)\n    ",
         "numbers is an iterator",
         "numbers =",
     ),
@@ -583,7 +568,7 @@ def test_data_that_a_dataset_makes_when_it_is_first_asked(bench: Bench, made: st
     assert (again.code == 0 and again.out == whole.out) or "cannot resume" in again.err
 
 
-@pytest.mark.parametrize("name", ["no loader", "model between"])
+@pytest.mark.parametrize("name", ["no loader"])
 def test_what_cannot_be_resumed_is_said_before_a_checkpoint_is_due(bench: Bench, name: str):
     body, reason, _ = REFUSED[name]
     indent = body.rsplit("\n", 1)[-1]

@@ -168,10 +168,24 @@ def test_a_look_keeps_nothing_alive_once_it_is_over():
         gc.enable()
 
 
-def test_tensors_that_share_memory_are_refused():
-    x = torch.arange(4.0)
+def test_tensors_that_share_memory_share_it_afterwards():
+    x = torch.arange(8.0)
+    parts = Restoring().value(MISSING, saved([x[2:4], x[4:], x[1::2].view(2, 2)]), "0/v")
+    assert [one.tolist() for one in parts] == [[2, 3], [4, 5, 6, 7], [[1, 3], [5, 7]]]
+    parts[1][1] = 50
+    assert parts[2][1].tolist() == [50, 7]
     with pytest.raises(RefusedError, match="share their memory"):
-        saved([x, x[1:]])
+        saved([x, x[1:]], inline=True)
+    with pytest.raises(RefusedError, match="share their memory"):
+        saved([x, x.view(torch.int32)])
+
+
+def test_two_objects_that_were_one_at_first_are_two():
+    one: list[Any] = [1]
+    meter = Meter()
+    back = Restoring().value([one, one, meter, meter], saved([[2], [3], Meter(), Meter()]), "0/v")
+    assert back[:2] == [[2], [3]]
+    assert back[2] is meter and back[3] is not meter
 
 
 def test_a_graph_that_was_used_counts_as_none():

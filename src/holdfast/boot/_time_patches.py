@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 from time import perf_counter
 from typing import Any
 
 import torch
 
 from ..diagnosis.throughput import host_reads
+from ._interrupts import pass_over_the_first
 from ._patch import Function, GetEngine, Patch
 
 
@@ -34,6 +37,10 @@ def _worker_loop(engine_of: GetEngine, original: Function) -> Function:
         engine = engine_of()
         if engine is not None:
             engine.worker_starts()
+            with contextlib.suppress(Exception):
+                given = inspect.signature(original).bind(*args, **kwargs).arguments
+                names = ("dataset", "collate_fn", "init_fn")
+                pass_over_the_first(*(given.get(name) for name in names))
         return original(*args, **kwargs)
 
     return _worker_loop
@@ -59,8 +66,8 @@ _TENSOR = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__",
 PATCHES = (
     Patch(
         target="torch.utils.data._utils.worker._worker_loop",
-        why="which lines of a dataset keep a worker busy; a process that is spawned finds it by "
-        "the same name",
+        why="which lines of a dataset keep a worker busy, and a first Ctrl-C passes over it; a "
+        "process that is spawned finds it by the same name",
         make=_worker_loop,
     ),
     *(

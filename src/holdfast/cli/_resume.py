@@ -13,6 +13,7 @@ from ..launcher.command import Command
 from ..redaction import redact_command
 from ..run import Run, life_of, run_path
 from ..run.resumption import NONE_YET, checkpoints, other_script, resumable, script_digest
+from . import _appended
 
 AUTO = "auto"
 _SEARCHED = 200
@@ -43,14 +44,14 @@ def find(
 def _newest(
     settings: Settings, told: Sequence[str], digest: str, say: Callable[[str], object]
 ) -> dict[str, Any] | None:
-    passed = 0
+    passed: list[Run] = []
     for run in Run.list(settings.run.root)[:_SEARCHED]:
         if other_script(run.meta, told, digest):
             continue
         if run.meta.get("exit_code") == 0:
             which = "the one before, " if passed else "the newest run of this script, "
             say(f"holdfast: {which}{run.path}, has finished; starts anew")
-            return None
+            return _anew(passed, say)
         if life_of(run).state == "running":
             raise UsageError(f"cannot resume {run.path}: it is still running")
         point = _point(run, say)
@@ -60,10 +61,16 @@ def _newest(
         if why.reason != NONE_YET:
             # Its outputs are there, and to begin at step 0 would overwrite them.
             raise _refusal(run, why.why or "none of its checkpoints is whole")
-        passed += 1
+        passed.append(run)
         say(f"holdfast: passes over {run.path}: {why.why}")
     say("holdfast: there is no run of this script to go on with; starts anew")
-    return None
+    return _anew(passed, say)
+
+
+def _anew(passed: Sequence[Run], say: Callable[[str], object]) -> None:
+    """What the newest run has appended comes again; one before it was left so on purpose."""
+    if passed:
+        _appended.cut_back(passed[0], say)
 
 
 def _refusal(run: Run, why: str) -> UsageError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dis
 import functools
 import hashlib
 import inspect
@@ -41,9 +42,13 @@ def check_reader(frame: FrameType | None) -> None:
             ):
                 raise RefusedError("a comprehension reads the loader", file, line)
             return
-        if kind == "library" and short_name(file).split("/")[0] not in _HAND_ON:
+        if kind == "library" and _package(one) not in _HAND_ON:
             raise RefusedError(f"{short_name(file)} reads the loader, not the script")
     raise RefusedError("no code of the script reads the loader")
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).split(".")[0]
 
 
 def scope_line(frame: FrameType) -> int:
@@ -58,8 +63,15 @@ def _is_function(frame: FrameType) -> bool:
 def position(frames: list[FrameType]) -> list[list[Any]]:
     """Where each frame stands: file, function, instruction."""
     return [
-        [os.path.basename(f.f_code.co_filename), f.f_code.co_qualname, f.f_lasti] for f in frames
+        [os.path.basename(f.f_code.co_filename), f.f_code.co_qualname, _instruction(f)]
+        for f in frames
     ]
+
+
+def _instruction(frame: FrameType) -> int:
+    """The instruction a frame is at; 3.11 does some calls one instruction earlier once it knows."""
+    last, code = frame.f_lasti, frame.f_code.co_code
+    return last + 4 if last >= 0 and dis.opname[code[last]] == "PRECALL" else last
 
 
 def digests() -> dict[str, str]:

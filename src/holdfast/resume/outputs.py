@@ -23,6 +23,8 @@ from types import FrameType
 from typing import Any
 
 from ..diagnosis.source.files import kind_of
+from ..run import appended as appended_
+from ..run.appended import KEPT
 from .refusal import say
 
 _WRITES = frozenset("wax+")
@@ -30,18 +32,16 @@ _WHOLE = 1 << 20
 """Bytes up to which a file that is written anew each time goes into the checkpoint."""
 _MANY = 2000
 """Files. A script that writes more writes results, not a log."""
-KEPT = "cut_off"
-"""The folder in that of the run with what was written after the checkpoint."""
 
 
 class Outputs:
     """Stands before ``open`` in the process of a script.
 
     Args:
-        note: told of the first time that a file is opened for writing: its path and length.
+        note: told of the first time that a file is opened for writing: its path and what it was.
     """
 
-    def __init__(self, note: Callable[[str, int], object]) -> None:
+    def __init__(self, note: Callable[[str, dict[str, Any]], object]) -> None:
         self.coming: Coming | None = None
         """While and after the script is resumed: what its files were."""
         self._note = note
@@ -72,15 +72,21 @@ class Outputs:
         path = os.path.realpath(os.fsdecode(file))
         if coming is not None:
             file, mode = coming.opens(path, file, mode, caller)
-        before = _length(path) if writes else 0
+        before = _stat(path) if writes else None
         opened = self._open(file, mode, *args, **named)
         if writes and file is not os.devnull and len(self._appended) < _MANY:
             self._remember(path, "a" in mode, before, opened)
         return opened
 
-    def _remember(self, path: str, appends: bool, before: int, opened: Any) -> None:
+    def _remember(
+        self, path: str, appends: bool, before: os.stat_result | None, opened: Any
+    ) -> None:
         if path not in self._appended:
-            self._note(path, before)
+            told: dict[str, Any] = {"bytes": before.st_size if before is not None else 0}
+            if appends:
+                with contextlib.suppress(OSError, ValueError):
+                    told |= appended_.about(path, before, opened)
+            self._note(path, told)
         self._appended[path] = self._appended.get(path, False) or appends
         with contextlib.suppress(TypeError):
             self._handles.setdefault(path, []).append(weakref.ref(opened))
@@ -232,11 +238,16 @@ def _caller(frame: FrameType | None) -> FrameType | None:
     return at
 
 
-def _length(path: str) -> int:
+def _stat(path: str) -> os.stat_result | None:
     try:
-        return os.stat(path).st_size
+        return os.stat(path)
     except OSError:
-        return 0
+        return None
+
+
+def _length(path: str) -> int:
+    about = _stat(path)
+    return about.st_size if about is not None else 0
 
 
 def _bytes(path: str) -> bytes:

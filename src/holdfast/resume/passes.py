@@ -16,13 +16,14 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ..checkpoint.loader_pass import Beginning
+from ..diagnosis.source.files import kind_of
 from ..diagnosis.source.place import forget_locals, frames_from, user_frames
-from . import source
+from . import source, standing
 from .frames import chain, check_reader, place_of, position, scope_line, user_modules, variables
 from .refusal import RefusedError
 from .values import generators
 from .values.baseline import Baseline
-from .values.nodes import Node, same
+from .values.nodes import Node, of_user, same
 from .values.secrets import without
 from .values.taking import Taking
 from .values.tensors import Known
@@ -54,8 +55,12 @@ class Open:
     frame: int = 0
     code: CodeType | None = None
     lines: tuple[int, int] = (0, 0)
+    at: list[list[Any]] = field(default_factory=list[list[Any]])
+    """Where its first batch was asked for."""
     targets: dict[str, Any] = field(default_factory=dict[str, Any])
     """Targets of the loops around it, when its first batch was asked for."""
+    own_code: bool = False
+    """Whether its workers run code of the script, which may see what changes between passes."""
 
     def asked(self, frame: FrameType) -> None:
         """Its first batch is asked for."""
@@ -65,7 +70,8 @@ class Open:
         self.frame, self.code = id(at), at.f_code
         loop = source.loop_at(at.f_code.co_filename, scope_line(at), at.f_lineno)
         self.lines = loop.first, loop.last
-        self.targets = targets(chain(frame))
+        frames = chain(frame)
+        self.at, self.targets = position(frames), targets(frames)
 
     def left(self, frame: FrameType) -> bool:
         """Whether the script has left its loop without reading it to the end."""
@@ -93,6 +99,10 @@ class Passes:
         self.open: list[Open] = []
         self.broken: RefusedError | None = None
         """Why nothing after this can be resumed; None as far as is known."""
+        self.jumps: RefusedError | None = None
+        """Why a resumed script cannot go from pass to pass, but only from the first one at once."""
+        self.first: dict[str, Any] = {}
+        """Where the first pass that was trained on asked for its first batch."""
         self.baseline = Baseline()
         self._last: Values = {}
         self._rng: dict[str, Any] = {}
@@ -117,8 +127,8 @@ class Passes:
             return True
         if not self._began:
             self._began = time.monotonic()
-        if steps != self._steps and self.broken is None:
-            self.broken = RefusedError("the optimizer steps outside of a loop over a DataLoader")
+        if steps != self._steps and self.jumps is None:
+            self.jumps = RefusedError("the optimizer steps outside of a loop over a DataLoader")
         if not steps:
             self.began_at = time.time()
             self.look(frame)
@@ -153,8 +163,42 @@ class Passes:
     ) -> None:
         told = {} if nested else facts(loader)
         one = Open(told, weakref.ref(iterator), beginning, nested, steps)
-        one.key = id(iterator)
+        one.key, one.own_code = id(iterator), not nested and _runs_own_code(loader)
         self.open.append(one)
+
+    def asks_first(self, one: Open, frame: FrameType, steps: int) -> None:
+        """A pass is asked for its first batch."""
+        one.asked(frame)
+        if one.nested or self.broken is not None:
+            return
+        if not steps:
+            self.first = {"passes": len(self.done), **_asking(frame)}
+        elif self.jumps is not None:
+            self.broken = self.first.get("refusal")  # said at once: a kill says nothing
+
+    def cannot_jump(self, frame: FrameType) -> RefusedError | None:
+        """Why a script that asks for a batch here cannot come from where it did so first."""
+        assert self.jumps is not None
+        why = self.first.get("refusal") or _asking(frame).get("refusal")
+        if why is None and self.jumps.reason.startswith("the optimizer steps"):
+            return None if self._asks_as_first(frame) else self.jumps
+        return why
+
+    def jumps_from(self, frame: FrameType) -> bool:
+        """Whether a batch is asked for where the first one was, or that does not matter."""
+        if self.jumps is None and self.open and self.open[0].at:
+            frames, one = chain(frame), self.open[0]
+            moved = moved_target(one.targets, targets(frames))
+            if moved:
+                self.jumps = _goes_on(moved, frames)
+            elif one.at != position(frames):
+                text = "a pass over the loader is begun on one line and goes on on another"
+                self.jumps = RefusedError(text, frames[-1].f_code.co_filename, one.lines[0])
+        return self.jumps is None or self._asks_as_first(frame)
+
+    def _asks_as_first(self, frame: FrameType) -> bool:
+        here = _asking(frame)
+        return all(here.get(key) == self.first.get(key) for key in ("position", "shapes"))
 
     def find(self, iterator: Any) -> Open | None:
         """The pass of an iterator."""
@@ -171,10 +215,10 @@ class Passes:
             if left.nested:
                 continue
             self.done.append({"real": True})
-            if steps and self.broken is None:
+            if steps and self.jumps is None:
                 file = left.code.co_filename if left.code is not None else ""
                 text = "a loop is left before its loader is through"
-                self.broken = RefusedError(text, file, left.lines[0])
+                self.jumps = RefusedError(text, file, left.lines[0])
             self._steps = steps
 
     def ends(self, one: Open, known: Known, steps: int, frame: FrameType) -> None:
@@ -189,17 +233,17 @@ class Passes:
             # Nothing was trained: made again as it was.
             self.done.append({"real": True})
             return
-        if self.broken is not None:
+        if self.broken is not None or self.jumps is not None:
             return
         began = time.thread_time()  # a busy machine is not our cost
         try:
             self.done.append(self._record(one, known, steps, frame))
         except RefusedError as refusal:
-            self.broken = refusal.alone()
+            self.jumps = refusal.alone()
         self._spent += time.thread_time() - began
         if self._spent > _FREE + _SHARE * (time.monotonic() - self._began):
             text = "passes are so short that keeping what they change costs over 1 % of the time"
-            self.broken = self.broken or RefusedError(text)
+            self.jumps = self.jumps or RefusedError(text)
 
     def _record(self, one: Open, known: Known, steps: int, frame: FrameType) -> dict[str, Any]:
         check_reader(frame)
@@ -274,6 +318,17 @@ class Passes:
 # ---------------------------------------------------------------------- details
 
 
+def _asking(frame: FrameType) -> dict[str, Any]:
+    """Where a batch is asked for: position and loops, or why these cannot be told."""
+    frames = chain(frame)
+    try:
+        loops = standing.loops_around_a_question(frames)
+        found = standing.shapes(standing.places(loops, frames, lambda one, path: None))
+    except RefusedError as refusal:
+        return {"position": position(frames), "refusal": refusal.alone()}
+    return {"position": position(frames), "shapes": found}
+
+
 def take_variables(taking: Taking, frames: list[FrameType]) -> Values:
     """The variables of the script that can be read again, as nodes."""
     dead: dict[str, frozenset[str]] = {}
@@ -339,6 +394,24 @@ def check_targets(one: Open, frames: list[FrameType]) -> dict[str, Any]:
     if moved:
         raise _goes_on(moved, frames)
     return around
+
+
+def _runs_own_code(loader: Any) -> bool:
+    """Whether a dataset, or what makes its batches, is the script's own."""
+    names = ("collate_fn", "worker_init_fn")
+    parts: list[Any] = [one for name in names if (one := getattr(loader, name, None)) is not None]
+    todo: list[Any] = [getattr(loader, "dataset", None)]
+    while todo:
+        one = todo.pop()
+        parts.append(one)
+        todo += [vars(one)["dataset"]] if "dataset" in getattr(one, "__dict__", {}) else []
+        parts += [vars(one)["transform"]] if "transform" in getattr(one, "__dict__", {}) else []
+        todo += list(getattr(one, "datasets", ()))
+    return any(
+        kind_of(str(getattr(getattr(one, "__code__", None), "co_filename", ""))) == "user"
+        or of_user(type(one))
+        for one in parts
+    )
 
 
 def facts(loader: Any) -> dict[str, Any]:

@@ -24,14 +24,15 @@ from ..checkpoint.training_state import RNG, TrainingState
 from ..errors import CheckpointError, HoldfastError
 from ..redaction import redact_command, same_command
 from ..run import LaneReader, Run
+from ..run.appended import OUTPUT
 from . import frames as frames_
 from .counters import counters, set_counts
 from .outputs import Coming, Outputs
 from .passes import Passes, Values, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
 from .rounds import Rounds
-from .saving import DATASET, FORMAT, OUTPUT
-from .standing import bring, check_ahead, loops_at_work, places
+from .saving import DATASET, FORMAT
+from .standing import loops_around_a_question, loops_at_work, put_back
 from .training import Training
 from .values import generators
 from .values.admitted import is_name
@@ -150,14 +151,20 @@ class ResumedRun:
         """The loop asks for the batch that it asked for then: everything becomes what it was."""
         saved, frames = self.saved, frames_.chain(frame)
         self._check_files()
-        _check_position(saved, frames)
+        _check_position(saved, frames, targets_count="jump" not in saved)
         one = self._passes.find(iterator)
         assert one is not None
         one.asked(frame)
+        self._passes.first = dict(saved["first"])  # where the next process will come by, too
         set_counts(counters(iterator, frame), saved["counts"])
+        jumps = "jump" in saved
+        loops = loops_around_a_question(frames) if jumps else []
         parts = {"models", "optimizers", "gradients"}
         state.put_back({**self._tree, "gradients": saved["gradients"]}, parts=parts)
         restoring = _put(frames, saved["values"])
+        if jumps:
+            put_back(loops, saved["jump"], frames, restoring.value)
+            self._passes.jumps = RefusedError("this process has gone on from amid the training")
         # One that no variable holds, as in `for x in DataLoader(Rows())`.
         dataset = getattr(iterator, "_dataset", MISSING)
         if restoring.value(dataset, saved["dataset"], DATASET) is not dataset:
@@ -183,11 +190,10 @@ class ResumedRun:
         rounds.begins_anew(frame, key)
         passes.look(frame)
         loops = loops_at_work(frames, key[2])
-        check_ahead(places(loops, frames), saved["round"]["places"], frames)
         parts = {"models", "optimizers", "gradients"}
         state.put_back({**self._tree, "gradients": saved["gradients"]}, parts=parts)
-        _put(frames, saved["values"])
-        bring(loops, saved["round"]["places"], frames)
+        restoring = _put(frames, saved["values"])
+        put_back(loops, saved["round"]["places"], frames, restoring.value)
         rng.put_back(saved[RNG])
         passes.resumed(int(saved["steps"]))
 

@@ -22,7 +22,7 @@ from .frames import chain, position
 from .heads import Heads, Key
 from .passes import Passes
 from .refusal import RefusedError, or_refuse
-from .standing import check_ahead, loops_at_work, places
+from .standing import check_alike, loops_at_work, places, shapes
 
 _TRIES = 3
 """Looks without a loop around them until it is said that there is none."""
@@ -119,24 +119,27 @@ class Rounds:
             self.at_head = False
         return not again
 
-    def begins_anew(self, frame: FrameType, key: Key) -> dict[str, Any]:
+    def begins_anew(self, frame: FrameType, key: Key) -> None:
         """In a resumed run: where the first round has led to."""
         self._first = self.place(frame, key)
-        return self._first
 
-    def place(self, frame: FrameType, key: Key) -> dict[str, Any]:
-        """Where the script stands, as plain data."""
+    def place(
+        self, frame: FrameType, key: Key, taken: Callable[[Any, str], Any] | None = None
+    ) -> dict[str, Any]:
+        """Where the script stands, as plain data; without ``taken`` not what its loops read."""
         frames = chain(frame)
-        found = places(loops_at_work(frames, key[2]), frames)
+        found = places(loops_at_work(frames, key[2]), frames, taken or (lambda one, path: None))
+        if taken is None:
+            found = shapes(found)
         return {"key": key, "position": position(frames), "places": found}
 
-    def taken(self, frame: FrameType) -> dict[str, Any]:
+    def taken(self, frame: FrameType, taken: Callable[[Any, str], Any]) -> dict[str, Any]:
         """The same for a checkpoint, which the end of the first round must lead to."""
         assert self.key is not None
-        here, frames = self.place(frame, self.key), chain(frame)
+        here, frames = self.place(frame, self.key, taken), chain(frame)
         if here["position"] != self._first["position"]:
             file = frames[-1].f_code.co_filename
             text = "the loop is called from another line than in its first round"
             raise RefusedError(text, file, frames[-1].f_lineno)
-        check_ahead(self._first["places"], here["places"], frames)
+        check_alike(self._first["places"], here["places"], frames)
         return here

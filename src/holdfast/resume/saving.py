@@ -29,13 +29,12 @@ from .outputs import Outputs
 from .passes import Open, Passes, changes, check_targets, take_variables
 from .refusal import RefusedError
 from .rounds import Rounds
+from .standing import loops_around_a_question, places
 from .training import Decisions, Training
 from .values.taking import Taking
 from .values.tensors import Known
 
-FORMAT = 2
-OUTPUT = "output"
-"""The event of a file that the script opens for writing for the first time."""
+FORMAT = 3
 _NO_LOADER = "no loop of the script is known to train: neither one over a DataLoader nor another"
 _SOON = 40
 """Steps within which the loop that trains is found."""
@@ -177,7 +176,7 @@ class Saving:
         known = Known.of(state.models)
         taking = Taking(known, passes.baseline, changes, running=frames, knows=passes.knows)
         values = take_variables(taking, frames)
-        where = self._round(frame) if one is None else self._batch(one, frame, taking)
+        where = self._round(frame, taking) if one is None else self._batch(one, frame, taking)
         gradients = [
             {number: grad.clone() for number, grad in optimizer_state.gradients(one_).items()}
             for one_ in state.optimizers
@@ -220,21 +219,43 @@ class Saving:
             dataset = taking.take(getattr(iterator, "_dataset", None), DATASET)
         except RefusedError as refusal:
             raise refusal.at(frames[-1].f_code.co_filename, one.lines[0]) from None
+        comes = self._passes.jumps_from(frame)
+        jumps = self._passes.jumps is not None
+        passes = {"passes": list(self._passes.done)}
+        about = self._jump(one, frame, taking, comes) if jumps else passes
+        first = {key: said for key, said in self._passes.first.items() if key != "refusal"}
         return {
-            "passes": list(self._passes.done),
+            **about,
+            "first": first,
             "pass": one.beginning.state(getattr(iterator, "_num_yielded", 0)),
             "loader": one.loader,
             "position": frames_.position(frames),
-            "targets": check_targets(one, frames),
+            "targets": {} if jumps else check_targets(one, frames),
             "counts": counts(counters(iterator, frame)),
             "dataset": dataset,
         }
 
-    def _round(self, frame: FrameType) -> dict[str, Any]:
+    def _jump(self, one: Open, frame: FrameType, taking: Taking, comes: bool) -> dict[str, Any]:
+        """Where the loops around are: a resumed script comes here from its first batch at once."""
+        passes, frames = self._passes, frames_.chain(frame)
+        assert passes.jumps is not None
+        why = passes.cannot_jump(frame)
+        if why is not None:
+            raise why.alone()
+        if not comes:
+            raise passes.jumps.alone()
+        if one.loader["workers"] and one.own_code:
+            text = f"{passes.jumps.reason}, and the workers of the loader run code of the script"
+            raise RefusedError(text, passes.jumps.file, passes.jumps.line)
+        loops = loops_around_a_question(frames)
+        found = places(loops, frames, taking.take)
+        return {"passes": [{"real": True}] * passes.first["passes"], "jump": found}
+
+    def _round(self, frame: FrameType, taking: Taking) -> dict[str, Any]:
         """Between which rounds of a loop without a loader it is."""
         if not self._rounds.at_head:
             raise RefusedError("the script is amid a round of its training loop")
-        return {"round": self._rounds.taken(frame)}
+        return {"round": self._rounds.taken(frame, taking.take)}
 
 
 def in_main_thread() -> bool:

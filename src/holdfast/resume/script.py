@@ -26,13 +26,14 @@ from ..checkpoint.training_state import TrainingState
 from ..diagnosis.aside import aside
 from ..diagnosis.source.files import from_here
 from ..diagnosis.source.place import frames_from, user_line
+from ..run.appended import OUTPUT
 from .heads import Key
 from .outputs import Outputs
 from .passes import Open, Passes
 from .refusal import RefusedError, or_refuse, refuse, say
 from .resumed_run import ResumedRun, read
 from .rounds import Rounds
-from .saving import OUTPUT, Saving
+from .saving import Saving
 from .training import Decisions, Training
 from .values.tensors import Known
 
@@ -58,7 +59,7 @@ class ScriptResume:
         """What the guard decides by, which goes with a checkpoint."""
         self._training, self._state = training, state
         self._outputs = Outputs(self._notes)
-        self._noted: list[tuple[str, int]] = []
+        self._noted: list[tuple[str, dict[str, Any]]] = []
         self._passes = Passes(self._outputs.knows)
         self._rounds = Rounds(self._passes, lambda frame: self.between_rounds(frame))
         about = self._passes, self._rounds, self._outputs, why_not
@@ -79,16 +80,16 @@ class ScriptResume:
         self.on = True
         self._outputs.watch()
 
-    def _notes(self, path: str, size: int) -> None:
+    def _notes(self, path: str, about: dict[str, Any]) -> None:
         """The script opens a file for writing, for the first time: a kill may come at any time."""
-        self._noted.append((path, size))
+        self._noted.append((path, about))
         if self._passes.open or self._passes.done or self._rounds.key is not None:
             self._tell_notes()
 
     def _tell_notes(self) -> None:
         noted, self._noted = self._noted, []
-        for path, size in noted:
-            self._training.record_at(OUTPUT, 0, {"file": path, "bytes": size})
+        for path, about in noted:
+            self._training.record_at(OUTPUT, 0, {"file": path, **about})
 
     @property
     def pending(self) -> bool:
@@ -136,7 +137,7 @@ class ScriptResume:
         if one is None or arrived:
             return  # arrived: this is where the checkpoint was taken
         if one.now < 0:
-            one.asked(frame)
+            self._passes.asks_first(one, frame, steps)
         one.before, one.now = one.now, steps
 
     def ends(self, iterator: Any, steps: int, frame: FrameType) -> None:
@@ -144,11 +145,12 @@ class ScriptResume:
         one = self._passes.find(iterator)
         if one is None:
             return
-        kept = steps and not one.nested and self._passes.broken is None
+        passes = self._passes
+        kept = steps and not one.nested and passes.broken is None and passes.jumps is None
         with aside():
             known = Known.of(self._state().models) if kept else Known()
-            self._passes.ends(one, known, steps, frame)
-        if kept and self._between is None and self._passes.broken is None:
+            passes.ends(one, known, steps, frame)
+        if kept and self._between is None and passes.jumps is None:
             # What a model says after a pass cannot be said again without its weights.
             self._between = register_module_forward_pre_hook(self._called)
 
@@ -159,9 +161,9 @@ class ScriptResume:
             self._between.remove()
             self._between = None
         at = user_line(sys._getframe())
-        if self._passes.broken is None and at is not None and not self._passes.open:
+        if self._passes.jumps is None and at is not None and not self._passes.open:
             text = f"{type(module).__name__} is called outside of a loop over a DataLoader"
-            self._passes.broken = RefusedError(text, *at)
+            self._passes.jumps = RefusedError(text, *at)
 
     # ------------------------------------------------------------------ saving
 
@@ -174,6 +176,7 @@ class ScriptResume:
         opened, by_rounds = self._passes.open, self._rounds.key is not None
         # A loop inside the loop of another is part of one round of that.
         good = bool(opened) and opened[0] is self._asking and 0 <= opened[0].before != opened[0].now
+        good = good and self._passes.jumps_from(sys._getframe())
         if by_rounds:
             good = self._rounds.at_head or not self._saving.loop_is_here(sys._getframe())
         if good or not (opened or by_rounds):

@@ -79,6 +79,41 @@ def blocks_around(file: str, function: int, line: int, head: int) -> tuple[ast.s
     return tuple(sorted(found, key=lambda node: (node.lineno, -(node.end_lineno or 0))))
 
 
+@lru_cache(maxsize=256)
+def asks_alone(file: str, function: int, line: int) -> bool:
+    """Whether the statement at a line begins with ``next(...)``: nothing is read before it."""
+    inside = [one for one in _within(_scope(file, function)) if one.lineno <= line]
+    inside = [one for one in inside if line <= (one.end_lineno or line)]
+    one = max(inside, key=lambda one: (one.lineno, -(one.end_lineno or 0)), default=None)
+    if not isinstance(one, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return):
+        return False
+    value: ast.expr | None = one.value
+    while True:
+        if isinstance(value, ast.Subscript | ast.Attribute):
+            value = value.value
+        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            value = value.func.value
+        else:
+            break
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
+        return False
+    return value.func.id == "next" and all(_is_path(one) for one in value.args[:1])
+
+
+def _is_path(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+@lru_cache(maxsize=256)
+def in_handler(file: str, function: int, line: int) -> bool:
+    """Whether a line of a scope is in an ``except`` or a ``finally``."""
+    tries = (one for one in _within(_scope(file, function)) if isinstance(one, ast.Try))
+    parts = (part for one in tries for part in (*one.handlers, *one.finalbody))
+    return any(part.lineno <= line <= (part.end_lineno or line) for part in parts)
+
+
 @lru_cache(maxsize=64)
 def for_at(file: str, line: int) -> ast.For:
     """The ``for`` whose head begins at a line of a file."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import iterators
 from ..refusal import RefusedError
 from .digests import array_digest, pickle_digest, tensor_digest, tensor_form
 from .nodes import KIND, Node, Seen, class_name, shown
@@ -29,6 +30,8 @@ class Baseline:
     arrays: dict[str, int] = field(default_factory=dict[str, int])
     held: dict[str, int] = field(default_factory=dict[str, int])
     containers: dict[str, int | None] = field(default_factory=dict[str, int | None])
+    shapes: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Of iterators: a resumed script has made them by itself."""
     digests: dict[str, int] = field(default_factory=dict[str, int])
     """Of tensors that have not changed, from the first checkpoint on."""
     contents: dict[str, int] = field(default_factory=dict[str, int])
@@ -95,6 +98,13 @@ class Comparing:
         if self._first:
             self._baseline.containers[path] = digest
         return digest is not None and self._baseline.containers.get(path) == digest
+
+    def shape(self, place: Any, path: str) -> bool:
+        """Whether a resumed script has an iterator like this, at the same ``yield``."""
+        found = iterators.shape(place)
+        if self._first:
+            self._baseline.shapes[path] = found
+        return self._baseline.shapes.get(path) == found
 
     def held(self, value: Any, path: str) -> Node:
         """Something that is only compared: it must be what it was before the first step."""

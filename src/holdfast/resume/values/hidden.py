@@ -15,9 +15,10 @@ import re
 import threading
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from ...diagnosis.source.files import kind_of
+from .. import iterators
 from ..refusal import RefusedError
 from . import admitted
 from .nodes import KIND, SCALARS, Node, Take, last_name, of_user, ref, shown
@@ -194,22 +195,41 @@ def thread(value: threading.Thread, path: str, take: Take) -> Node:
 # ---------------------------------------------------------------------- iterators
 
 
-def take_iterator(value: Any, path: str) -> Node:
-    """The place of an iterator over plain values."""
+def take_iterator(value: Any, path: str, take: Take) -> Node:
+    """The place of an iterator; one that a resumed script must have by itself is a "place"."""
     if type(value) is itertools.count:
         match = _COUNT.fullmatch(repr(value))
         if match is not None:
             return {KIND: "count", "v": [int(match[1]), int(match[2] or 1)]}
-    else:
+    elif type(value) in _LISTED:
         left = list(itertools.islice(copy.copy(value), _LONGEST))
         secrets, name = Secrets(), last_name(path)
         told = any(type(one) is str and secrets.named(one, name) is not one for one in left)
         if len(left) < _LONGEST and SCALARS.issuperset(map(type, left)) and not told:
             return {KIND: "iterator", "v": left}
-    return refuse_iterator(value, path)
+    try:
+        return {KIND: "place", "v": iterators.take(value, path, take)}
+    except iterators.NoPlaceError:
+        refuse_iterator(value, path)
 
 
-def refuse_iterator(value: Any, path: str) -> Node:
+def fill_bar(live: Any, node: Node, path: str, value: Value) -> None:
+    """Have a progress bar go on from its count."""
+    if not type(live).__module__.startswith("tqdm") or type(node["n"]) not in (int, float):
+        raise RefusedError(f"{shown(path)} is no progress bar in the resumed run")
+    live.n = live.last_print_n = node["n"]
+
+
+def fill_place(live: Any, node: Node, path: str, value: Value) -> None:
+    """Put an iterator of the resumed script where it was."""
+    try:
+        iterators.put(live, node["v"], path, value)
+    except iterators.NoPlaceError as why:
+        text = f"is an iterator; its place cannot be put back{why}: keep a list and an index"
+        raise RefusedError(f"{shown(path)} {text}") from None
+
+
+def refuse_iterator(value: Any, path: str) -> NoReturn:
     """Say that the place of an iterator is lost, and what to use instead."""
     raise RefusedError(
         f"{shown(path)} is an iterator; its place cannot be saved: keep a list and an index"

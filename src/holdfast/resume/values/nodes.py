@@ -20,6 +20,8 @@ Take = Callable[[Any, str], Node]
 KIND = "#"
 MISSING = object()
 """Stands for a variable that has no value."""
+READS, WORKS = "what the loop in line ", "what the expression in line "
+"""How the path of what a loop or an expression reads begins, behind its root."""
 
 SCALARS = frozenset((bool, int, float, str, bytes, type(None)))
 """Classes whose values are their own nodes."""

@@ -35,6 +35,8 @@ class Restoring:
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
+        self._given: set[int] = set()
+        """Objects that were filled: two that were two at the checkpoint are not one here."""
         self._depth = 0
 
     @torch.no_grad()
@@ -74,6 +76,15 @@ class Restoring:
             )
         self._made[path] = live
         return live
+
+    def _give(self, path: str, made: Any) -> Any:
+        self._made[path] = made
+        self._given.add(id(made))
+        return made
+
+    def _fits(self, live: Any, *kinds: type) -> bool:
+        """Whether a live object of these classes is there to be filled, and was not yet."""
+        return type(live) in kinds and id(live) not in self._given
 
     def _ref(self, live: Any, node: Node, path: str) -> Any:
         return self._keep(live, path, node["c"])
@@ -130,27 +141,37 @@ class Restoring:
     def _placed(self, live: Any, saved: Tensor, node: Node, path: str) -> Any:
         if not isinstance(saved, Tensor):
             raise TypeError("a tensor is missing")
-        if isinstance(live, nn.Parameter) and live.shape == saved.shape:
+        free = isinstance(live, nn.Parameter) and id(live) not in self._given
+        if free and live.shape == saved.shape:
             live.copy_(saved)
             made: Any = live
         else:
             made = saved.to(torch.device(node["d"]), copy=True)
+            if "w" in node:
+                made = made.as_strided(*_layout(node["w"]))
             if node.get("g"):
                 made.requires_grad_(True)
-        self._made[path] = made
+        return self._give(path, made)
+
+    def _part(self, live: Any, node: Node, path: str) -> Any:
+        """A tensor in the memory of another one."""
+        other = self._made.get(node["p"])
+        if not isinstance(other, Tensor):
+            raise RefusedError(f"{shown(path)} is a part of a tensor that is not there")
+        made = self._made[path] = other.detach().as_strided(*_layout(node["w"]))
         return made
 
     def _array(self, live: Any, node: Node, path: str) -> Any:
         saved = node["v"]
         if type(saved) is not np.ndarray:
             raise TypeError("an array is missing")
-        if type(live) is np.ndarray and live.shape == saved.shape and live.dtype == saved.dtype:
+        same = self._fits(live, np.ndarray)
+        if same and live.shape == saved.shape and live.dtype == saved.dtype:
             if _is_mapped(live):
                 raise RefusedError(f"{shown(path)} is mapped from a file")
             live[...] = saved
             saved = live
-        self._made[path] = saved
-        return saved
+        return self._give(path, saved)
 
     # ------------------------------------------------------------------ containers
 
@@ -165,8 +186,8 @@ class Restoring:
         ]
 
     def _list(self, live: Any, node: Node, path: str) -> Any:
-        target: list[Any] = live if type(live) is list else []
-        self._made[path] = target
+        target: list[Any] = live if self._fits(live, list) else []
+        self._give(path, target)
         target[:] = self._inner(list(target), node["v"], path)
         return target
 
@@ -181,8 +202,8 @@ class Restoring:
         return tuple(values)
 
     def _set(self, live: Any, node: Node, path: str) -> Any:
-        target: set[Any] = live if type(live) is set else set()
-        self._made[path] = target
+        target: set[Any] = live if self._fits(live, set) else set()
+        self._give(path, target)
         values = self._members(node, path)
         target.clear()
         target.update(values)
@@ -198,9 +219,9 @@ class Restoring:
         return values
 
     def _deque(self, live: Any, node: Node, path: str) -> Any:
-        fits = type(live) is collections.deque and live.maxlen == node["m"]
+        fits = self._fits(live, collections.deque) and live.maxlen == node["m"]
         target: collections.deque[Any] = live if fits else collections.deque(maxlen=node["m"])
-        self._made[path] = target
+        self._give(path, target)
         values = self._inner(list(target), node["v"], path)
         target.clear()
         target.extend(values)
@@ -208,7 +229,7 @@ class Restoring:
 
     def _dict(self, live: Any, node: Node, path: str) -> Any:
         kind = DICTS[node["t"]]
-        if type(live) is kind:
+        if self._fits(live, kind):
             target: Any = live
         elif kind is collections.defaultdict:
             if node["f"] not in _FACTORIES:
@@ -216,7 +237,7 @@ class Restoring:
             target = kind(_FACTORIES[node["f"]])
         else:
             target = kind()
-        self._made[path] = target
+        self._give(path, target)
         old = dict(target)
         keys_by_number = list(old)
         values: dict[Any, Any] = {}
@@ -245,23 +266,25 @@ class Restoring:
 
     def _object(self, live: Any, node: Node, path: str) -> Any:
         target = live
-        if live is MISSING or class_name(type(live)) != node["c"]:
+        if live is MISSING or class_name(type(live)) != node["c"] or id(live) in self._given:
             target = admitted.new_object(node["c"], path)
         elif not admitted.may_be_filled(live, few="few" in node):
             raise RefusedError(f"{shown(path)} ({node['c']}) is not filled by a checkpoint")
-        self._made[path] = target
+        self._give(path, target)
         live_objects.fill_object(target, node, path, self.value)
         return target
 
     def _module(self, live: Any, node: Node, path: str) -> Any:
         template = self._made.get(node.get("t", ""))
+        if id(live) in self._given:  # one that stood under two names, which has become two
+            live = MISSING
         if not live_objects.is_module(live, node) and live_objects.is_module(template, node):
             # A copy that the script has made amid the training, as it made it.
             live = copy.deepcopy(template)
             live.zero_grad(set_to_none=True)
         if not live_objects.is_module(live, node):
             raise RefusedError(f"{shown(path)} is no {node['c']} in the resumed run")
-        self._made[path] = live
+        self._give(path, live)
         self._made |= live_objects.fill_module(live, node, path, self.value)
         return live
 
@@ -275,6 +298,11 @@ class Restoring:
         fill = _FILLED[node[KIND]]
         fill(live, node, path, self.value)
         return live
+
+
+def _layout(saved: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    shape, strides, first = (tuple(int(one) for one in part) for part in saved)
+    return shape, strides, first[0]
 
 
 def _is_mapped(array: Any) -> bool:
@@ -296,12 +324,14 @@ _FILLED: dict[str, Callable[[Any, Node, str, live_objects.Value], None]] = {
     "random": live_objects.fill_generator,
     "cached": hidden.fill_cache,
     "local": hidden.fill_local,
+    "place": hidden.fill_place,
+    "bar": hidden.fill_bar,
 }
 _METHODS: dict[str, Callable[[Restoring, Any, Node, str], Any]] = {
     name: getattr(Restoring, f"_{name}")
     for name in (
-        *("ref", "same", "large", "held", "tensor", "bytes", "array", "enum", "object", "module"),
-        "secret",
+        *("ref", "same", "large", "held", "tensor", "bytes", "part", "array", "enum", "object"),
+        *("module", "secret"),
         *("list", "tuple", "set", "frozenset", "deque", "dict"),
     )
 }

@@ -30,7 +30,7 @@ from ..refusal import RefusedError
 from . import generators, hidden, plain
 from .baseline import Baseline, Comparing
 from .containers import EXACT_DICTS, EXACT_LISTS, Containers
-from .nodes import KIND, SCALARS, Node, Seen, Take, ref, shown
+from .nodes import KIND, READS, SCALARS, WORKS, Node, Seen, Take, of_user, ref, shown
 from .objects import Objects
 from .secrets import Secrets
 from .tensors import Known, Tensors
@@ -116,7 +116,14 @@ class Taking:
             known, comparing, seen, inside=inside, inline=inline, graphs=graphs
         )
         objects = self._objects = Objects(tensors, comparing, seen, inside=inside)
-        containers = Containers(changes, comparing, seen, secrets, inside=inside)
+        # What a loop reads is made anew by nobody but the loop.
+        containers = Containers(
+            lambda name: name.startswith((READS, WORKS)) or changes(name),
+            comparing,
+            seen,
+            secrets,
+            inside=inside,
+        )
         self._running, self._known = {id(frame) for frame in running}, known
         # The first row that fits counts.
         self._rows: tuple[tuple[Any, _TakeWith], ...] = (
@@ -128,8 +135,8 @@ class Taking:
             (torch.amp.GradScaler, _leaf(objects.scaler)),
             (generators.CLASSES, _leaf(objects.generator)),
             (io.IOBase, lambda value, path, _: _file(value, path, knows)),
-            (hidden.COUNTED, _leaf(hidden.take_iterator)),
-            (_ITERATORS, _leaf(hidden.refuse_iterator)),
+            (hidden.COUNTED, _iterator(comparing)),
+            (_ITERATORS, _iterator(comparing)),
             (hidden.CACHE, hidden.take_cache),
             (threading.local, hidden.take_local),
             (threading.Thread, hidden.thread),
@@ -186,6 +193,8 @@ class Taking:
     def _take(self, value: Any, path: str) -> Node:
         if isinstance(value, types.GeneratorType) and id(value.gi_frame) in self._running:
             return ref(value)
+        if type(value).__module__.startswith("tqdm.") and "n" in vars(value):
+            return {KIND: "bar", "c": "progress bar", "n": vars(value)["n"]}
         row = self._row_of.get(type(value))
         if row is not None:
             return row(value, path, self.take)
@@ -198,9 +207,22 @@ class Taking:
         module = str(getattr(type(value), "__module__", ""))
         if module.split(".")[0] in _SINKS or module.startswith(_SINK_MODULES):
             return ref(value)
-        if module.split(".")[0] == "itertools" or hasattr(type(value), "__next__"):
-            return hidden.refuse_iterator(value, path)
+        iterates = module.split(".")[0] == "itertools" or hasattr(type(value), "__next__")
+        if iterates and not of_user(type(value)):
+            hidden.refuse_iterator(value, path)
         return self._objects.other(value, path, self.take)
+
+
+def _iterator(comparing: Comparing) -> _TakeWith:
+    """Of iterators: a resumed script must have one like it by itself."""
+
+    def row(value: Any, path: str, take: Take) -> Node:
+        node = hidden.take_iterator(value, path, take)
+        if node[KIND] == "place" and not comparing.shape(node["v"], path):
+            hidden.refuse_iterator(value, path)
+        return node
+
+    return row
 
 
 def _leaf(take: Take) -> _TakeWith:

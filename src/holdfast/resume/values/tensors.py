@@ -63,7 +63,8 @@ class Tensors:
         """Taken by value."""
         self._known, self._comparing, self._seen = known, comparing, seen
         self._inside, self._inline, self._graphs = inside, inline, graphs
-        self._storages: dict[int, str] = {}
+        self._storages: dict[int, tuple[str, Tensor, dict[str, Any]]] = {}
+        """Path, tensor and node of the first one that is in some memory."""
 
     def tensor(self, value: Tensor, path: str) -> Node:
         """The node of a tensor that a variable holds."""
@@ -74,11 +75,16 @@ class Tensors:
             raise RefusedError(f"{shown(path)} is a {_kind(value)}, which is not saved")
         made = self._comparing.tensor(value, path)
         if made is not None:
+            self._storages.setdefault(_storage(value), (path, value, {}))
             return made
         if value.grad_fn is not None and not self._graphs and not _used(value):
             raise RefusedError(f"{shown(path)} carries a graph from one batch to the next")
-        self._alone(value, path)
-        return self._saved(value) | {"g": value.requires_grad and value.is_leaf}
+        other = self._storages.get(_storage(value))
+        if other is not None and value.numel():
+            return self._part(value, path, *other)
+        node = self._saved(value) | {"g": value.requires_grad and value.is_leaf}
+        self._storages[_storage(value)] = path, value, node
+        return node
 
     def of_module(self, value: Tensor, path: str) -> Node:
         """The node of a parameter or buffer; None if it is saved with the models or elsewhere."""
@@ -101,11 +107,17 @@ class Tensors:
         data = b"" if raw is None else raw.numpy().tobytes()
         return {KIND: "bytes", "v": data, "t": copy.dtype, "s": list(copy.shape), "d": where}
 
-    def _alone(self, value: Tensor, path: str) -> None:
-        """Refuse two tensors in one memory: they would be two afterwards."""
-        other = self._storages.setdefault(_storage(value), path)
-        if other != path and value.numel():
-            raise RefusedError(f"{shown(path)} and {shown(other)} share their memory")
+    def _part(
+        self, value: Tensor, path: str, first: str, other: Tensor, node: dict[str, Any]
+    ) -> Node:
+        """The node of a tensor in the memory of another one: they are in one afterwards, too."""
+        if self._inline or value.dtype != other.dtype or value.requires_grad or node.get("g"):
+            raise RefusedError(f"{shown(path)} and {shown(first)} share their memory")
+        if node and "w" not in node:
+            # All of it, in place of what the first one has of it.
+            whole = other.detach().as_strided((_items(other),), (1,), 0)
+            node.update(self._saved(whole), w=_layout(other))
+        return {KIND: "part", "c": "Tensor", "p": first, "w": _layout(value)}
 
     def array(self, value: np.ndarray[Any, Any], path: str) -> Node:
         """The node of an array."""
@@ -130,6 +142,14 @@ def _storage(tensor: Tensor) -> int:
         return tensor.untyped_storage().data_ptr() or id(tensor)
     except (RuntimeError, NotImplementedError):
         return id(tensor)
+
+
+def _items(tensor: Tensor) -> int:
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
+
+
+def _layout(tensor: Tensor) -> list[list[int]]:
+    return [list(tensor.shape), list(tensor.stride()), [int(tensor.storage_offset())]]
 
 
 def _kind(value: Tensor) -> str:
