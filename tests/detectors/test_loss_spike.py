@@ -104,6 +104,27 @@ def test_a_change_of_the_data_is_information(make_rows, make_event):
     )
 
 
+@pytest.mark.parametrize(
+    ("usual", "loss", "tried", "verdict"),
+    [
+        (NAN, NAN, NAN, "data"),
+        (0.009687, 0.00516, 0.005108, "data"),  # it fell
+        (2.31, 61.0, NAN, "data"),
+        (2.31, 61.0, 58.0, "nonfinite"),
+    ],
+)
+def test_no_level_is_told_of_nan_or_of_a_loss_that_fell(
+    make_rows, make_event, usual, loss, tried, verdict
+):
+    numbers = {"usual": usual, "loss": loss, "tried": tried}
+    told = [
+        make_event("trial", 0, 46, opt=0, verdict=verdict, **numbers),
+        make_event("level", 0, 60, opt=0, before=NAN, after=3.0),
+        make_event("level", 0, 70, opt=0, before=3.0, after=np.inf),
+    ]
+    assert not scan(make_rows(80), told)
+
+
 def test_a_level_learned_anew_is_told_when_it_is_higher(make_rows, make_event):
     def level(after):
         return [make_event("level", 0, 46, opt=0, before=2.0, after=after)]

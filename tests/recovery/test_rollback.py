@@ -402,8 +402,10 @@ def test_a_storm_of_nan_is_no_damage(make_engine: MakeEngine, how: str, device_p
         loss.backward()
         task.optimizer.step()
     assert same(everything(task), everything(clean))
-    assert told(engine, "rollback") == []
-    assert [e["verdict"] for e in told(engine, "trial")] == ["data"]
+    assert told(engine, "rollback") == [] and told(engine, "level") == []
+    (trial,) = told(engine, "trial")
+    cause = "NUM001" if how == "loss" else "NUM002"
+    assert (trial["verdict"], trial["cause"]) == ("nonfinite", cause)
 
 
 def test_the_trial_within_a_storm_does_not_give_the_budget_back(make_engine: MakeEngine) -> None:
@@ -417,7 +419,8 @@ def test_the_trial_within_a_storm_does_not_give_the_budget_back(make_engine: Mak
             loss.backward()
             task.optimizer.step()
             made = step + 1
-    assert [e["verdict"] for e in told(engine, "trial")] == ["data"]
+    assert [e["verdict"] for e in told(engine, "trial")] == ["nonfinite"]
+    assert told(engine, "level") == []
     assert made - 60 <= 32
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from holdfast.config import Settings, load
-from holdfast.recovery.trial import clearly_better
+from holdfast.recovery.trial import Trial, clearly_better
 from holdfast.suspicion import Suspicion
 
 from ..guard.conftest import MakeEngine
@@ -111,6 +111,27 @@ def test_a_new_stage_ends_with_the_weights_it_has_without_us(
 def test_clearly_better(tried: float, before: float, better: bool) -> None:
     found = Suspicion("OPT001", "loss", 100, 95, 1.7, 1.0, 1.5)
     assert clearly_better(found, tried, before) is better
+
+
+@pytest.mark.parametrize(
+    ("why", "loss", "usual", "tried", "failed", "verdict"),
+    [
+        ("loss", 1.7, 1.0, 1.6, True, "data"),
+        ("loss", 1.7, 1.0, 1.4, True, "no better"),  # the trouble is over
+        ("loss", 1.7, 1.0, math.nan, True, "no better"),
+        ("loss", 1.7, math.nan, 1.6, True, "no better"),
+        ("nonfinite", math.nan, 1.0, math.nan, True, "nonfinite"),
+        ("nonfinite", 0.9, 1.0, 0.8, False, "nonfinite"),  # its gradients were not finite
+        ("nonfinite", math.nan, 1.0, 9.0, True, "no better"),
+    ],
+)
+def test_the_verdict_of_a_trial_in_vain(
+    why: str, loss: float, usual: float, tried: float, failed: bool, verdict: str
+) -> None:
+    found = Suspicion("OPT001", why, 100, 95, loss, usual, 1.5)
+    nothing: Any = None
+    trial = Trial(nothing, found, nothing, nothing, 5, 1.0, tried=tried, failed=failed)
+    assert trial.verdict == verdict
 
 
 @pytest.mark.parametrize(("tried", "better"), [(1.5, True), (4e10, True), (1.9e11, False)])

@@ -164,8 +164,26 @@ def test_a_trial_that_blames_the_data_undoes_the_rollback(make_run, make_event):
     )
     events = [make_event("rollback", 0, 5, **BACK), make_event("trial", 0, 7, **trial)]
     summary = summarize(make_run(events=events))
-    assert summary.rollbacks == 0
+    assert summary.rollbacks == 1  # a rollback is recorded once it is kept: the trial is another
     assert [action.when for action in summary.actions_taken] == ["step 5", "step 7"]
+
+
+@pytest.mark.parametrize(
+    ("trial", "says"),
+    [
+        (
+            {"verdict": "nonfinite", "cause": "NUM002", "loss": 0.01, "usual": 0.02, "tried": 0.01},
+            "older weights give values that are not finite, too: the cause is not in the weights",
+        ),
+        ({"verdict": "no better", "loss": "NaN", "usual": 2.0, "tried": 9.0}, "no better: loss 9,"),
+        ({"verdict": "data", "loss": "NaN", "usual": "NaN", "tried": "NaN"}, "no better: loss NaN"),
+        ({"verdict": "data", "loss": 1.0, "usual": 2.0, "tried": 1.1}, "no better: loss 1.1,"),
+    ],
+)
+def test_no_change_of_data_is_told_of_nan_or_of_a_loss_that_fell(trial, says):
+    line = event_line(event("trial", **trial))
+    assert "undid the rollback: " in line and says in line and "data has changed" not in line
+    assert line.endswith("[NUM002]") == ("cause" in trial)
 
 
 def test_the_end_counts_rollbacks(make_run, make_event):

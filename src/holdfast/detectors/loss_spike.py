@@ -206,18 +206,23 @@ class LossSpike(Detector):
 def _new_level(window: Window) -> tuple[float, float, str] | None:
     """The loss before and after, where the guard says that it has a new level."""
     trial = event_at(window, "trial", verdict="data")
-    if trial is not None:
+    # Of NaN there is no level, and one that fell is no spike.
+    if trial is not None and _rose(trial, "usual", "loss") and _rose(trial, "usual", "tried"):
         why = f"the weights from before have {number(trial, 'tried'):.4g} there too"
         return number(trial, "usual"), number(trial, "loss"), why
     level = event_at(window, "level")
-    # A lower level is no spike, and the result of a trial has been reported already.
-    if level is None or not number(level, "after") > number(level, "before"):
+    # The result of a trial has been reported already.
+    if level is None or not _rose(level, "before", "after"):
         return None
     if happened(window, "trial", level.step, verdict="data"):
         return None
     if happened(window, "observed", level.step - _TOLD):
         return None
     return number(level, "before"), number(level, "after"), "it stayed there"
+
+
+def _rose(event: Event, before: str, after: str) -> bool:
+    return -math.inf < number(event, before) < number(event, after) < math.inf
 
 
 def _largest_before(window: Window, start: int) -> float:

@@ -134,7 +134,9 @@ class GoingBack:
         trial.target.release()
         self._restoring.put_back(trial.kept.state(), everything=True)
         found = trial.suspicion
-        about = {"opt": trial.guard.index, "verdict": "data"}
+        about = {"opt": trial.guard.index, "verdict": trial.verdict, "why": found.why}
+        if found.cause:
+            about["cause"] = found.cause.partition(" ")[0]
         losses = {"loss": found.loss, "usual": found.usual, "tried": trial.tried}
         self._training.record_at("trial", step, {**about, **losses, **trial.story()})
 

@@ -86,7 +86,7 @@ class Judging:
                 ending = self._ask_all(guard, found) or ending
             else:
                 back = found
-        elif watch.lasting:
+        elif watch.lasting and math.isfinite(row["loss"]):
             self.new_level(guard, record.step, watch.usual, row["loss"])
         comparability = self._training.comparability
         if several and comparability.holds != comparability.agreed:

@@ -293,7 +293,7 @@ class Recovery:
         self._back.undo(trial, step)
         if found.cause:
             self.troubles.of(guard).in_vain[found.cause] = record.step
-        if found.why == "loss":
+        if trial.verdict == "data":
             self._judging.new_level(guard, step, found.usual, found.loss)
 
     def _settle(self, trial: Trial, tried: float, step: int) -> None:

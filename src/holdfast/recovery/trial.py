@@ -44,6 +44,19 @@ class Trial:
     replayed: int | None = None
     """The step that its batch was handed out for a second time."""
 
+    @property
+    def verdict(self) -> str:
+        """What a trial that failed says: that the data has changed, or only that it did not help.
+
+        Of NaN, and of a loss that is where it was, no other level can be told.
+        """
+        found, tried = self.suspicion, math.nan if self.tried is None else self.tried
+        if found.why == "nonfinite":
+            # Of a finite loss that was good enough, the step itself was not finite.
+            return "no better" if self.failed and math.isfinite(tried) else "nonfinite"
+        risen = found.limit < tried < math.inf and found.usual < found.loss < math.inf
+        return "data" if risen else "no better"
+
     def story(self) -> dict[str, Any]:
         """What an event tells of the data it was tried on."""
         story = {"before": self.before, "replayed": self.replayed}

@@ -168,12 +168,8 @@ def _end(events: Sequence[Event]) -> str:
 
 
 def _rollbacks(events: Iterable[Event]) -> int:
-    """A trial may show that the data had changed: then its rollback was undone."""
-    back, undone = 0, 0
-    for event in events:
-        back += event.kind == "rollback"
-        undone += event.kind == "trial" and event.data.get("verdict") == "data"
-    return max(0, back - undone)
+    """Those that were kept: of one that was undone only its trial is recorded."""
+    return sum(event.kind == "rollback" for event in events)
 
 
 def _dropped(data: LaneData) -> int:

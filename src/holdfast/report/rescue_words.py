@@ -89,19 +89,20 @@ def _rollback(data: Mapping[str, Any]) -> Rescue:
 
 
 def _trial(data: Mapping[str, Any]) -> Rescue:
-    tried, usual = words.figure(number_in(data, "tried")), words.figure(number_in(data, "usual"))
-    if data.get("verdict") == "data":
-        return Rescue(
-            what="undid the rollback",
-            why=f"with the older weights the loss is {tried} too, baseline {usual}: the data has "
-            "changed",
-            variant="data",
-        )
-    return Rescue(
-        what="kept the rollback",
-        why=f"with the older weights the loss is {tried}, baseline {usual}: the weights were "
-        "damaged",
-    )
+    tried, usual = (number_in(data, name) for name in ("tried", "usual"))
+    losses = f"{words.figure(tried)}, baseline {words.figure(usual)}"
+    verdict = data.get("verdict")
+    if verdict == "weights":
+        why = f"with the older weights the loss is {losses}: the weights were damaged"
+        return Rescue(what="kept the rollback", why=why)
+    why = f"the older weights do no better: loss {losses}"
+    if verdict == "nonfinite":
+        why = "older weights give values that are not finite, too: the cause is not in the weights"
+    elif verdict == "data" and usual < tried < math.inf:
+        too = f"{words.figure(tried)} too, baseline {words.figure(usual)}"
+        why = f"with the older weights the loss is {too}: the data has changed"
+    code = text_in(data, "cause")
+    return Rescue(what="undid the rollback", why=why, variant="undone", code=code)
 
 
 def _level(data: Mapping[str, Any]) -> Rescue:
