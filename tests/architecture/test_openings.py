@@ -31,7 +31,6 @@ OTHERS = {
     "report/html/document.py": 1,
     "integrations/mlflow.py": 1,
     "cli/__init__.py": 2,
-    "cli/_appended.py": 1,
     "cli/_call.py": 1,
     "cli/_output.py": 1,
     "checkpoint/sharded/export.py": 1,

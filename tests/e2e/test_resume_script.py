@@ -121,6 +121,16 @@ def test_ctrl_c_amid_a_step_costs_no_step(tmp_path: Path):
     ended_by(tmp_path, SIGTERM.replace("SIGTERM", "SIGINT"), code=-2)
 
 
+def test_ctrl_c_between_two_passes_costs_no_step(tmp_path: Path):
+    """As in a validation: the first batch of the next pass after which it can be resumed."""
+    killed = """
+    schedule.step()
+    if epoch == 1 and os.path.exists("die"):
+        os.kill(os.getpid(), signal.SIGINT)"""
+    script = SCRIPT.replace("signal.SIGKILL", "0").replace("\n    schedule.step()", killed)
+    ended_by(tmp_path, script, step=24, code=-2)
+
+
 @pytest.mark.slow
 def test_workers_that_get_it_too_do_not_disturb(tmp_path: Path):
     """As from `timeout`, or from a scheduler that signals a whole job."""

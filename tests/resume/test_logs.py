@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.checkpoint.file import load, save
 from holdfast.checkpoint.tree import flatten
-from holdfast.run.appended import KEPT
+from holdfast.run.script_files import KEPT
 
 from .conftest import Bench
 from .test_idioms import MADE, STEP

@@ -68,9 +68,9 @@ def _newest(
 
 
 def _anew(passed: Sequence[Run], say: Callable[[str], object]) -> None:
-    """What the newest run has appended comes again; one before it was left so on purpose."""
+    """What the newest run has appended may come again; one before it was left so on purpose."""
     if passed:
-        _appended.cut_back(passed[0], say)
+        _appended.name_logs(passed[0], say)
 
 
 def _refusal(run: Run, why: str) -> UsageError:

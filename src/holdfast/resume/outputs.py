@@ -23,8 +23,7 @@ from types import FrameType
 from typing import Any
 
 from ..diagnosis.source.files import kind_of
-from ..run import appended as appended_
-from ..run.appended import KEPT
+from ..run.script_files import KEPT
 from .refusal import say
 
 _WRITES = frozenset("wax+")
@@ -82,11 +81,8 @@ class Outputs:
         self, path: str, appends: bool, before: os.stat_result | None, opened: Any
     ) -> None:
         if path not in self._appended:
-            told: dict[str, Any] = {"bytes": before.st_size if before is not None else 0}
-            if appends:
-                with contextlib.suppress(OSError, ValueError):
-                    told |= appended_.about(path, before, opened)
-            self._note(path, told)
+            size = before.st_size if before is not None else 0
+            self._note(path, {"bytes": size, "appends": appends})
         self._appended[path] = self._appended.get(path, False) or appends
         with contextlib.suppress(TypeError):
             self._handles.setdefault(path, []).append(weakref.ref(opened))

@@ -24,7 +24,7 @@ from ..checkpoint.training_state import RNG, TrainingState
 from ..errors import CheckpointError, HoldfastError
 from ..redaction import redact_command, same_command
 from ..run import LaneReader, Run
-from ..run.appended import OUTPUT
+from ..run.script_files import OUTPUT
 from . import frames as frames_
 from .counters import counters, set_counts
 from .outputs import Coming, Outputs

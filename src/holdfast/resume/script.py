@@ -26,7 +26,7 @@ from ..checkpoint.training_state import TrainingState
 from ..diagnosis.aside import aside
 from ..diagnosis.source.files import from_here
 from ..diagnosis.source.place import frames_from, user_line
-from ..run.appended import OUTPUT
+from ..run.script_files import OUTPUT
 from .heads import Key
 from .outputs import Outputs
 from .passes import Open, Passes
@@ -194,9 +194,11 @@ class ScriptResume:
             return False
         if self._rounds.key is not None:
             return True
+        if self._passes.trained and not (opened and opened[0] is self._asking):
+            return True  # a validation, or what follows an epoch: the next pass comes
         if not opened or opened[0] is not self._asking:
             return False
-        return opened[0].now > opened[0].steps
+        return self._passes.trained or opened[0].now > opened[0].steps
 
     def comes_soon(self, frame: FrameType) -> bool:
         """Whether a loop at work will be told of when its round is over; one over a loader is."""
@@ -291,7 +293,10 @@ class ScriptResume:
             if os.stat(file).st_mtime >= self._saving.began:
                 at = user_line(frame)
                 where = f" at {from_here(at[0])}:{at[1]}" if at else ""
-                say(f"the script loads {os.fspath(file)} by itself{where}: left alone")
+                say(
+                    f"the script loads {os.fspath(file)} by itself{where} and goes on from that: "
+                    "nothing of the checkpoint is used, and the same bits are not promised"
+                )
                 self._coming = self._outputs.coming = None
                 coming.release()
 
