@@ -104,6 +104,25 @@ for epoch in range(3):
     print(epoch, train.dataset.served, loss.item())
 told(model)
 """,
+    "named_dataset": """
+class Rows(Dataset):
+    def __init__(self):
+        self.x = torch.arange(96.).view(96, 1).repeat(1, 6) / 50
+        self.scale = 0.5
+    def __len__(self): return 96
+    def __getitem__(self, i): return self.x[i] * self.scale + random.random(), int(i % 2)
+rows = Rows()
+train = DataLoader(rows, batch_size=8, shuffle=True)
+model = net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for epoch in range(3):
+    for x, y in train:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+    rows.scale *= 0.9
+    print(epoch, rows.scale, loss.item())
+told(model)
+""",
     "collected": """
 # Data as lists that are appended to, a table of losses by sample, a buffer that forgets.
 rows, hard, seen = [], [0.0] * 5000, []

@@ -247,6 +247,8 @@ class Objects:
             return take(value, path)
         if not of_user(type(value)) or not isinstance(vars(value), dict):
             return ref(value)
+        if value in self._seen:  # of a variable and of its loader
+            return {KIND: "same", "p": self._seen.path(value)}
         self._seen.note(value, path)
         held = [
             (name, one)
