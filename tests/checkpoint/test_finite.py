@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast.checkpoint.finite import first_nonfinite, is_finite
+from holdfast.checkpoint.finite import first_nonfinite, is_finite, nonfinite_places
 
 FLOATS = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
@@ -41,4 +41,10 @@ def test_only_weights_and_optimizer_state_poison_a_state():
 def test_a_mask_can_be_exempt():
     mask = torch.tensor([0.0, -torch.inf])
     assert first_nonfinite(["models.m.mask"], [mask]) == "models.m.mask"
-    assert first_nonfinite(["models.m.mask"], [mask], {"models.m.mask"}) is None
+    meant = {"models.m.mask": nonfinite_places(mask)}
+    assert first_nonfinite(["models.m.mask"], [mask], meant) is None
+    assert first_nonfinite(["models.m.mask"], [mask], {"models.m.mask": None}) is None
+    for fewer in (torch.zeros(2), torch.tensor([5.0, -torch.inf])):
+        assert first_nonfinite(["models.m.mask"], [fewer], meant) is None
+    for other in ([torch.nan, -torch.inf], [0.0, torch.inf], [0.0, torch.nan], [torch.inf]):
+        assert first_nonfinite(["models.m.mask"], [torch.tensor(other)], meant) == "models.m.mask"

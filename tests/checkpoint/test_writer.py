@@ -170,7 +170,7 @@ def test_a_poisoned_state_is_refused_and_the_last_good_one_stays(
 def test_a_mask_is_no_poison_when_it_is_exempt(make_writer, store):
     state = {"models": {"m": {"mask": torch.tensor([0.0, -torch.inf])}}}
     writer = make_writer()
-    writer.submit(*flatten(state), {"step": 2}, "step", exempt={"models.m.mask"})
+    writer.submit(*flatten(state), {"step": 2}, "step", meant={"models.m.mask": None})
     assert writer.close(PATIENCE) and len(store.entries()) == 1
 
 

@@ -22,6 +22,7 @@ SCRIPT = textwrap.dedent("""
     x = torch.randn(96, 6, generator=g)
     loader = DataLoader(TensorDataset(x, x.sum(1) > 0), batch_size=8, shuffle=True)
     model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 2))
+    model.register_buffer("mask", torch.full((3, 3), float("-inf")).triu(1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7)
     best = 9.0

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -297,8 +298,8 @@ def put_back() -> dict[str, Any]:
     from holdfast.checkpoint.training_state import TrainingState
     from holdfast.config import RollbackSettings
     from holdfast.errors import CheckpointError
+    from holdfast.recovery.damage import Damage
     from holdfast.recovery.snapshots import Snapshots
-    from holdfast.recovery.trial import all_finite
 
     def some_steps(count: int) -> None:
         for step in range(count):
@@ -314,7 +315,8 @@ def put_back() -> dict[str, Any]:
     mine = OPTIMIZERS["adamw"](net.parameters())
     some_steps(3)
     live = TrainingState({"net": net}, [mine])
-    snapshots = Snapshots(RollbackSettings())
+    given: Any = SimpleNamespace(training_state=lambda: live)
+    snapshots, damage = Snapshots(RollbackSettings()), Damage(given)
     with CommDebugMode() as counted:
         taken = snapshots.take(live, 3, 0.0, 0)
         assert taken is not None
@@ -326,7 +328,7 @@ def put_back() -> dict[str, Any]:
     moved = not all(map(torch.equal, then, now()))
     with CommDebugMode() as counted_back:
         live.put_back(taken.state())
-        finite = all_finite(taken)
+        finite = damage.good(taken)
     same = all(map(torch.equal, then, now()))
     kept = objects == [id(p) for p in net.parameters()] and moments == [
         id(v) for p in net.parameters() for v in mine.state[p].values()
@@ -358,7 +360,7 @@ def put_back() -> dict[str, Any]:
         "same": same,
         "kept": kept,
         "anew": anew,
-        "finite": (finite, poisoned is not None and all_finite(poisoned)),
+        "finite": (finite, poisoned is not None and damage.good(poisoned)),
         "refused": refused,
         "while_gathered": while_gathered is None,
         "collectives": counted.get_total_counts() + counted_back.get_total_counts(),

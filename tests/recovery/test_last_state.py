@@ -229,6 +229,37 @@ def test_a_model_that_is_gone_with_its_function_is_saved_as_it_was(
     assert step == steps
 
 
+def masked(*, damaged_at: int = -1, steps: int = 30) -> None:
+    """A function trains a model with a causal mask in a buffer, and is gone."""
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    net.register_buffer("mask", torch.triu(torch.full((5, 5), -math.inf), 1))
+    net.register_buffer("lowest", torch.tensor([math.inf, math.inf]))
+    optimizer = torch.optim.Adam(net.parameters())
+    for step in range(steps):
+        loss = loss_of(net, (torch.ones(8, 4).cumsum(0), torch.ones(8, 1)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        net.get_buffer("lowest")[0] = loss.detach()
+        if step == damaged_at:
+            net.get_buffer("mask")[4, 0] = math.nan
+
+
+@pytest.mark.parametrize(("damaged_at", "step"), [(-1, 29), (20, 16), (0, None)])
+def test_a_mask_of_infinities_is_meant_so_and_no_other_value(
+    make_engine: MakeEngine, tmp_path: Path, damaged_at: int, step: int | None
+) -> None:
+    engine = make_engine(settings(tmp_path))
+    masked(damaged_at=damaged_at)
+    engine.end(Crash())
+    (event,) = saved(engine)
+    if step is None:  # what was so in the first snapshot is meant so
+        step = 29
+    state = holdfast.load_checkpoint(event["file"])
+    assert state["step"] == step and state["model"]["mask"][0, 4] == -math.inf
+    assert ("mask holds NaN or infinity after step 29" in event["note"]) == (damaged_at == 20)
+
+
 def test_a_model_that_outlives_its_optimizer_is_saved_with_it(
     make_engine: MakeEngine, tmp_path: Path
 ) -> None:

@@ -262,6 +262,17 @@ def test_a_curriculum_is_not_rolled_back(make_engine: MakeEngine) -> None:
     assert task.final < 1.3 * plain.final
 
 
+def test_a_mask_of_infinities_keeps_no_run_from_going_back(make_engine: MakeEngine) -> None:
+    engine = make_engine(settings())
+    task = Task()
+    mask = torch.triu(torch.full((5, 5), -math.inf), 1)
+    task.net.register_buffer("mask", mask.clone())
+    task.run(160, before=damage(80))
+    (back,) = told(engine, "rollback")
+    assert 72 <= back["to"] < 80 and torch.equal(task.net.get_buffer("mask"), mask)
+    assert told(engine, "not_covered") == []
+
+
 def test_weights_that_are_not_finite_are_taken_back(make_engine: MakeEngine) -> None:
     engine = make_engine(settings())
 

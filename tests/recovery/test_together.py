@@ -42,7 +42,7 @@ def asks(what: str = ROLLBACK, found: Suspicion = SPIKE, **facts: Any) -> Questi
 
 def decide(question: Question, *answers: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     training: Any = SimpleNamespace(iteration=60)
-    return Together(training, SimpleNamespace()).decide(question, answers)  # type: ignore[arg-type]
+    return Together(training, SimpleNamespace(), SimpleNamespace()).decide(question, answers)  # type: ignore[arg-type]
 
 
 def test_they_go_back_to_the_newest_snapshot_that_all_of_them_have():
@@ -123,7 +123,7 @@ def test_ranks_have_the_same_or_do_nothing(every: Any, same: bool, monkeypatch: 
         asked.append((name, mine))
         return every
 
-    together = Together(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    together = Together(SimpleNamespace(), SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
     assert together.same("best/60", 24), "a process alone has nobody to ask"
     monkeypatch.setattr(together, "begin", lambda: True)
     assert not together.same("best/60", 24), "nobody can be asked"

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from .finite import is_finite
 from .object_state import (
     LEFT_OUT,
     Copies,
@@ -75,11 +74,6 @@ def buffers_in(model: nn.Module) -> list[tuple[str, Tensor]]:
         for place in _places(model, "", {})
         if place.key in place.module._buffers and place.value is not None
     ]
-
-
-def infinite_buffers(model: nn.Module) -> list[str]:
-    """Names of the buffers that hold NaN or infinity."""
-    return [name for name, value in buffers_in(model) if not is_finite(value)]
 
 
 @torch.no_grad()

@@ -14,11 +14,14 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from holdfast.checkpoint.copying import copied
+from holdfast.checkpoint.finite import NOTHING
 from holdfast.checkpoint.store import FOLDER, CheckpointStore, Entry
 from holdfast.checkpoint.tree import flatten
 from holdfast.checkpoint.writer import BackgroundWriter, Together
@@ -96,7 +99,7 @@ class Saver:
         *,
         rank: int = 0,
         metrics: Mapping[str, float] | None = None,
-        exempt: Collection[str] = (),
+        meant: Mapping[str, Tensor | None] = NOTHING,
         copy: bool = False,
         release: Callable[[], object] = lambda: None,
         ready: Callable[[], object] = lambda: None,
@@ -110,7 +113,7 @@ class Saver:
             kind: why it is saved.
             rank: of this process.
             metrics: what is known of it; decides which checkpoints are the best.
-            exempt: tensors that may hold infinities.
+            meant: NaN and infinities that are no damage, as ``first_nonfinite`` takes them.
             copy: the tensors are live ones and will change.
             release: called once when the tensors are no longer read.
             ready: called before they are read, for copies that are under way.
@@ -143,7 +146,7 @@ class Saver:
             kind,
             release,
             ready=ready,
-            exempt=exempt,
+            meant=meant,
             together=together,
         )
 

@@ -30,6 +30,7 @@ from . import module_state, optimizer_state, scaler_state
 from . import rng as dice_
 from .compare import Differences, Form, differences
 from .file import load
+from .finite import is_finite, nonfinite_places
 from .object_state import (
     Copies,
     Notes,
@@ -203,18 +204,23 @@ class TrainingState:
         if "dice" in asked:
             dice_.put_back(state["dice"])
 
-    def infinite(self) -> set[str]:
-        """Names of buffers that hold infinities or NaN now.
-
-        Asked before the first step these are meant to (a mask): no sign of poison later.
-        """
+    def buffers(self) -> dict[str, Tensor]:
+        """Buffers of models and averages, by the names they have in a state."""
         named = [("models", *one) for one in self.models.items()]
         named += [("ema", *one) for one in self.ema.items() if isinstance(one[1], nn.Module)]
         return {
-            f"{part}.{name}.{key}"
+            f"{part}.{name}.{key}": value
             for part, name, module in named
-            for key in module_state.infinite_buffers(module)
+            for key, value in module_state.buffers_in(module)
         }
+
+    def infinite(self) -> dict[str, Tensor | None]:
+        """Where buffers hold infinities or NaN now.
+
+        Asked before the first step these are meant to (a mask): no sign of poison later.
+        """
+        held = self.buffers().items()
+        return {name: nonfinite_places(value) for name, value in held if not is_finite(value)}
 
     def _beside(self) -> Iterator[tuple[str, Any, Any]]:
         """Part, key and object of everything that is neither a model nor an optimizer."""
@@ -223,6 +229,11 @@ class TrainingState:
             yield "scaler", "", self.scaler
         yield from (("ema", name, one) for name, one in self.ema.items())
         yield from (("others", name, one) for name, one in self.others.items())
+
+
+def loose(tree: Mapping[str, Any]) -> dict[str, None]:
+    """Names of what comes and goes by itself (a mask made on the way): it may hold infinities."""
+    return dict.fromkeys([*tree["loose"], *(f"models.{name}" for name in tree["loose"])])
 
 
 def has_state(thing: Any) -> bool:

@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from holdfast.checkpoint.file import save
-from holdfast.checkpoint.finite import first_nonfinite
+from holdfast.checkpoint.finite import NOTHING, first_nonfinite
 from holdfast.checkpoint.record import Written
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.tree import paths
@@ -54,7 +54,7 @@ class _Job:
     kind: str
     release: Callable[[], object]
     ready: Callable[[], object]
-    exempt: Collection[str]
+    meant: Mapping[str, Tensor | None]
     together: Together | None
 
     @property
@@ -106,7 +106,7 @@ class BackgroundWriter:
         release: Callable[[], object] = lambda: None,
         *,
         ready: Callable[[], object] = lambda: None,
-        exempt: Collection[str] = (),
+        meant: Mapping[str, Tensor | None] = NOTHING,
         together: Together | None = None,
     ) -> Path | None:
         """Hand over a state: where it will be, None when it will not be written. Never waits.
@@ -116,11 +116,11 @@ class BackgroundWriter:
         the state. ``ready`` is called before they are read, for copies still under way. While
         one state is written one more can wait; of several the newest does, but a periodic one
         (``PERIODIC``) does not replace one that was asked for, and one that is better by the
-        metric waits beside it. ``exempt`` names tensors that may hold infinities.
+        metric waits beside it. ``meant`` is that of ``first_nonfinite``.
         With ``together`` all ranks save, each its share; whatever keeps this one from it, the
         others are told.
         """
-        job = _Job(skeleton, tensors, meta, kind, release, ready, exempt, together)
+        job = _Job(skeleton, tensors, meta, kind, release, ready, meant, together)
         alone = False
         if os.getpid() != self._pid:
             return self._drop(job, "this process was forked from the one that writes")
@@ -235,7 +235,7 @@ class BackgroundWriter:
             if job.together is not None:
                 self.store.remove_leftover_folders(job.rank, job.together.save.ranks.token)
         job.ready()
-        bad = first_nonfinite(paths(job.skeleton), job.tensors, job.exempt)
+        bad = first_nonfinite(paths(job.skeleton), job.tensors, job.meant)
         if bad is not None:
             raise CheckpointError(f"not written: {bad} holds NaN or infinity; the last good stays")
         meta = {**job.meta, "kind": job.kind}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 from ..checkpoint.saver import Saver
 from ..checkpoint.store import CheckpointStore
 from ..checkpoint.training_state import TrainingState
-from ..checkpoint.tree import flatten, paths
 from ..config import CheckpointSettings
 from ..resume.script import ScriptResume
+from .damage import Damage
 from .live_state import LiveState
 from .snapshots import Snapshot
 from .training import Training
@@ -35,6 +35,7 @@ class AutomaticCheckpoints:
         settings: CheckpointSettings,
         training: Training,
         live: LiveState,
+        damage: Damage,
         why_not: str = "",
     ) -> None:
         self.wanted = settings.minutes > 0 or settings.steps > 0
@@ -44,7 +45,8 @@ class AutomaticCheckpoints:
         self._saver = Saver(settings, training.run_folder, self._written)
         self._training = training
         self._live = live
-        self._exempt: frozenset[str] | None = None
+        self.damage = damage
+        """Tells good states from those that are not to be kept."""
         self.script = ScriptResume(training, self._state, why_not)
         """Makes them resumable."""
 
@@ -84,7 +86,6 @@ class AutomaticCheckpoints:
         ``at`` is where the loop asks for its next batch, if the snapshot is of this very moment,
         after so many ``steps``.
         """
-        exempt = self.exempt(snapshot.tree)
         resume = None if at is None else self.script.take(snapshot.step, steps, at)
         tree = snapshot.tree if resume is None else {**snapshot.tree, "resume": resume}
         snapshot.held += 1
@@ -94,7 +95,7 @@ class AutomaticCheckpoints:
             kind,
             rank=self._training.rank,
             metrics={"loss": snapshot.level} if math.isfinite(snapshot.level) else {},
-            exempt=exempt,
+            meant=self.damage.meant(snapshot.tree),
             release=snapshot.release,
             ready=snapshot.wait,
             resume=resume is not None,
@@ -106,12 +107,6 @@ class AutomaticCheckpoints:
         self._saver.close()
         return os.fspath(path) if path is not None and path.exists() else ""
 
-    def exempt(self, first: Any) -> frozenset[str]:
-        """Buffers that may hold infinities, as in the first state that was seen."""
-        if self._exempt is None:
-            self._exempt = _meant_infinite(first, self._live.buffer_names())
-        return self._exempt
-
     def store(self) -> CheckpointStore | None:
         """Where checkpoints go, once none is being written; None while there is no folder."""
         return self._saver.store()
@@ -119,13 +114,3 @@ class AutomaticCheckpoints:
     def close(self) -> None:
         """Wait for what is being written."""
         self._saver.close()
-
-
-def _meant_infinite(tree: Any, buffers: Collection[str]) -> frozenset[str]:
-    """Buffers of the first state that hold infinities: masks, which are no fault later."""
-    skeleton, tensors = flatten(tree)
-    return frozenset(
-        name
-        for name, tensor in zip(paths(skeleton), tensors, strict=True)
-        if name in buffers and tensor.is_floating_point() and not bool(tensor.isfinite().all())
-    )

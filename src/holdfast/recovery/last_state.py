@@ -25,11 +25,10 @@ import torch
 from torch import Tensor
 
 from ..checkpoint.file import save
-from ..checkpoint.finite import first_nonfinite
 from ..checkpoint.record import LAST
 from ..checkpoint.store import entry_at
 from ..checkpoint.training_state import RNG
-from ..checkpoint.tree import flatten, paths
+from ..checkpoint.tree import flatten
 from ..config import CheckpointSettings
 from ..errors import CheckpointError
 from ..shards import is_sharded
@@ -182,9 +181,9 @@ class LastState:
         """Save the first state that is whole; the reason when there is none."""
         reasons: list[str] = []
         for candidate in self._candidates(moment, reasons):
-            skeleton, tensors = flatten(candidate.tree)
-            bad = first_nonfinite(paths(skeleton), tensors, self._exempt(candidate.tree))
+            bad = self._recovery.checkpoints.damage.of(candidate.tree)
             if bad is None:
+                skeleton, tensors = flatten(candidate.tree)
                 told = {"why": moment.why, "source": candidate.source, "note": "; ".join(reasons)}
                 self._write(candidate, skeleton, tensors, told)
                 return ""
@@ -239,13 +238,6 @@ class LastState:
             for name, values in tree["models"].items()
         }
         return tree
-
-    def _exempt(self, tree: Mapping[str, Any]) -> set[str]:
-        """Tensors that may hold infinities: masks, and buffers that come and go by themselves."""
-        snapshots = self._recovery.snapshots.taken()
-        first = snapshots[-1].tree if snapshots else tree
-        loose = (f"models.{name}" for name in tree["loose"])
-        return {*self._recovery.checkpoints.exempt(first), *loose}
 
     # ------------------------------------------------------------------ writing
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
+from ..checkpoint.training_state import TrainingState
 from ..config import Settings
 from ..suspicion import Suspicion
+from .damage import Damage
 from .live_state import LiveState
 from .snapshots import Snapshot, Snapshots
 from .together import PACE, Together
 from .training import Training
-from .trial import all_finite
 from .troubles import Troubles
 
 
@@ -24,6 +25,7 @@ class LiveSnapshots:
         snapshots: those that were taken.
         together: what is agreed on with other ranks.
         troubles: how high the loss is.
+        damage: what a state to go back to must not hold.
     """
 
     def __init__(
@@ -34,19 +36,18 @@ class LiveSnapshots:
         snapshots: Snapshots,
         together: Together,
         troubles: Troubles,
+        damage: Damage,
     ) -> None:
         self.epoch = 0
         """Counts how often a loader started over: an older RNG state would repeat its order."""
         self._training, self._live, self._snapshots = training, live, snapshots
-        self._together, self._troubles = together, troubles
+        self._together, self._troubles, self._damage = together, troubles, damage
         self._at_end = settings.checkpoint.at_end
 
     def take(self, step: int) -> Snapshot | None:
         """Take one after this step, if there is memory for it."""
-        if self._live.changed():
-            self._snapshots.clear()
-        state, level = self._live.training_state(), self._troubles.level
-        taken = self._snapshots.take(state, step, level, self.epoch)
+        self._forget_others()
+        taken = self._take(self._live.training_state(), step)
         if self._snapshots.why_not:
             self._training.not_covered("rolling back", self._snapshots.why_not)
         if self._snapshots.pace.too_often:
@@ -64,7 +65,7 @@ class LiveSnapshots:
             return
         state = self._live.leaving(optimizer)
         if state is not None:
-            snapshot = self._snapshots.take(state, step, self._troubles.level, self.epoch)
+            snapshot = self._take(state, step)
             if snapshot is not None:
                 snapshot.wait()  # its memory will be somebody else's in a moment
 
@@ -74,10 +75,22 @@ class LiveSnapshots:
 
     def before(self, found: Suspicion) -> Snapshot | None:
         """The snapshot to go back to; None where no good one was taken."""
-        if self._live.changed():
-            self._snapshots.clear()
+        self._forget_others()
         if found.code == "OPT003":
             target = self._snapshots.best()
         else:
             target = self._snapshots.before(found.first - 1)
-        return target if target is not None and all_finite(target) else None
+        return target if target is not None and self._damage.good(target) else None
+
+    def _forget_others(self) -> None:
+        """Discard those of other models and optimizers."""
+        if self._live.changed():
+            self._snapshots.clear()
+            self._damage.forget()
+
+    def _take(self, state: TrainingState, step: int) -> Snapshot | None:
+        self._damage.settle()
+        taken = self._snapshots.take(state, step, self._troubles.level, self.epoch)
+        if taken is not None:
+            self._damage.saw(taken, state)
+        return taken

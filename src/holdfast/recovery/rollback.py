@@ -32,6 +32,7 @@ from ..probes.loss import Losses
 from ..probes.step_record import StepRecord
 from ..suspicion import LOOK, Suspicion
 from .checkpoints import AutomaticCheckpoints
+from .damage import Damage
 from .going_back import GoingBack
 from .judging import Judging
 from .live_snapshots import LiveSnapshots
@@ -55,13 +56,17 @@ class Recovery:
         self.live = LiveState(training)
         self.restoring = Restoring(settings.rollback, training, self.live)
         why_not = "samples in quarantine are skipped" if settings.quarantine.skip else ""
-        self.checkpoints = AutomaticCheckpoints(settings.checkpoint, training, self.live, why_not)
+        damage = Damage(self.live)
+        about = training, self.live, damage
+        self.checkpoints = AutomaticCheckpoints(settings.checkpoint, *about, why_not)
         self.snapshots = Snapshots(settings.rollback, least=1 if self.checkpoints.wanted else 0)
-        self.together = Together(training, self.snapshots)
+        self.together = Together(training, self.snapshots, damage)
         self.troubles = Troubles(settings.spike.patience)
         self._training, self._policy = training, policy
         shared = self.together, self.troubles
-        self._taking = LiveSnapshots(settings, training, self.live, self.snapshots, *shared)
+        self._taking = LiveSnapshots(
+            *(settings, training, self.live, self.snapshots, *shared, damage)
+        )
         self._judging = Judging(training, policy, self.restoring, *shared)
         self._stopping = Stopping(training, self.checkpoints, self.snapshots, *shared)
         self._back = GoingBack(

@@ -23,9 +23,10 @@ import torch
 from ..probes.ranks import ranks
 from ..suspicion import Suspicion
 from .agreement import PATIENCE, Agreed, Agreement, Facts, Question
+from .damage import Damage
 from .snapshots import Snapshot, Snapshots
 from .training import Training
-from .trial import all_finite, clearly_better
+from .trial import clearly_better
 
 ROLLBACK, STOP, LOWER, SAVE = "rollback", "stop", "lower_lr", "checkpoint"
 END, BEST = "end", "restore_best"
@@ -44,10 +45,10 @@ _SAME = 1e-6
 class Together:
     """Agreements about the training in this process; nothing at all where there is one rank."""
 
-    def __init__(self, training: Training, snapshots: Snapshots) -> None:
+    def __init__(self, training: Training, snapshots: Snapshots, damage: Damage) -> None:
         self.ends_by: Callable[[str, Snapshot | None], None] = lambda signal, state: None
         """Saves a state that all ranks have, and ends this process by a signal."""
-        self._training, self._snapshots = training, snapshots
+        self._training, self._snapshots, self._damage = training, snapshots, damage
         self._recent: deque[tuple[int, float, float]] = deque(maxlen=_RECENT)
         self._level = (math.nan, math.nan)
         self.agreement: Agreement | None = None
@@ -208,7 +209,7 @@ class Together:
             facts["snapshots"] = [
                 (one.step, one.level)
                 for one in self._snapshots.taken()
-                if (late or one.step < first - 1) and _good(one)
+                if (late or one.step < first - 1) and self._damage.good(one)
             ]
         return facts
 
@@ -284,14 +285,6 @@ def _mean_loss(recent: Sequence[Sequence[tuple[int, float, float]]], first: int)
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
-
-
-def _good(snapshot: Snapshot) -> bool:
-    snapshot.held += 1
-    try:
-        return all_finite(snapshot)
-    finally:
-        snapshot.release()
 
 
 def asked_for(found: Suspicion, opt: int, *, asked: bool) -> Facts:

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from ..probes.batches import Batch
 from ..probes.loss import Losses
 from ..probes.readback import read_with_event, wait_for
@@ -119,12 +117,6 @@ def acceptable_loss(found: Suspicion) -> float:
 def was_skipped(record: StepRecord) -> bool:
     """Whether the device has skipped a step; waits for it, once per rollback."""
     return record.measured is not None and wait_for(record.measured.flag)
-
-
-def all_finite(snapshot: Snapshot) -> bool:
-    """Whether a snapshot holds no NaN and no infinity; waits for its copy."""
-    snapshot.wait()
-    return all(bool(torch.isfinite(v).all()) for v in snapshot.views if v.is_floating_point())
 
 
 def read_loss(losses: Losses) -> float:

@@ -23,7 +23,7 @@ from ..checkpoint import rng
 from ..checkpoint.data_position import Position
 from ..checkpoint.loader_pass import LoaderPass
 from ..checkpoint.saver import LAST_WAIT, Saver
-from ..checkpoint.training_state import BestState, TrainingState, has_state
+from ..checkpoint.training_state import BestState, TrainingState, has_state, loose
 from ..config import CheckpointSettings
 from ..errors import CheckpointError, UsageError
 from ..guard.engine import Engine
@@ -52,7 +52,7 @@ class LoopCheckpoints:
         self._saver = Saver(settings, self._run_folder, self._record)
         self._rank = rank
         self._say = say
-        self._exempt = training_state.infinite()
+        self._meant = training_state.infinite()
         self._losses: deque[Tensor] = deque(maxlen=_RECENT)
         self._due = ""
         self._sharded: bool | None = None
@@ -172,11 +172,10 @@ class LoopCheckpoints:
         tree["position"], tree["passes"] = self.position.state(), self.passes
         if self._unknown_schedule():
             tree["left_out"].append("a learning-rate schedule that watch(scheduler=) was not given")
-        # What comes and goes by itself (a mask made on the way) may hold infinities, too.
-        exempt = {*self._exempt, *tree["loose"], *(f"models.{name}" for name in tree["loose"])}
+        meant = {**self._meant, **loose(tree)}
         known = {**self._level(), **{k: float(v) for k, v in (metrics or {}).items()}}
         return self._saver.save(
-            tree, self.steps, kind, rank=self._rank, metrics=known, exempt=exempt, copy=True
+            tree, self.steps, kind, rank=self._rank, metrics=known, meant=meant, copy=True
         )
 
     @property
