@@ -58,6 +58,8 @@ class Event:
     step: int
     kind: str
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    record: object = field(default=None, compare=False, repr=False)
+    """What the data are as a record of this kind (see ``records``), where a reader has made one."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for one line of ``events.rN.jsonl``; ``data`` is not copied."""

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 MODELS = ROOT / "models" / "src"
 
-BASE = "types errors harmless regular_files config run"
+BASE = "types errors harmless regular_files records config run"
 JUDGING = f"{BASE} plugins suspicion detectors policy report redaction"
 MEASURING = f"{BASE} probes checkpoint actions diagnosis resume recovery guard"
 SPINE = f"{JUDGING} {MEASURING} launcher boot boot.__init__ watching torch_version"
@@ -33,8 +33,9 @@ MAY_IMPORT = {
     "redaction": "",
     "torch_version": "errors",
     "shards": "",  # torch, and nothing of ours
+    "records": "types",  # what both sides agree on
     "config": "types errors regular_files",
-    "run": "types errors regular_files redaction",
+    "run": "types errors regular_files redaction records",
     # the judging side: no torch
     "suspicion": "",  # what recovery, too, judges with
     "detectors": f"{BASE} plugins suspicion",

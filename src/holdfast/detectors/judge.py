@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..records import RecordError, fault
 from ..types import Event, Finding
 from . import (
     ALL,
@@ -81,6 +82,7 @@ class Judge:
         self._batches: dict[int, Mapping[str, Any]] = {}
         self._causes: dict[tuple[int, int], Explanation] = {}
         self._early: dict[Key, int] = {}
+        self._rejected: set[str] = set()
 
     @property
     def findings(self) -> list[Finding]:
@@ -101,6 +103,8 @@ class Judge:
         """Judge what has arrived; returns the findings that are new or have changed."""
         changed: dict[Key, None] = {}
         for event in events:
+            if why := fault(event):
+                self._reject(event, why)
             if event.kind == "cause":
                 self._explain(event, changed)
                 continue
@@ -275,6 +279,12 @@ class Judge:
     def _switch_off(self, detector: Detector, error: Exception) -> None:
         self.detectors.remove(detector)
         self._note(self.newest_step, f"detector {detector.code} {detector.name}", error)
+
+    def _reject(self, event: Event, why: str) -> None:
+        """An event that is no record of its kind: told once, and no detector sees it."""
+        if event.kind not in self._rejected:
+            self._rejected.add(event.kind)
+            self._note(event.step, f"reading an event {event.kind}", RecordError(why))
 
     def _note(self, step: int, where: str, error: Exception) -> None:
         """Record a failure of holdfast itself; judging goes on."""

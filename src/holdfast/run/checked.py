@@ -9,8 +9,10 @@ says or are missing, as if they had not been recorded; all others hold any JSON.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
+from holdfast.records import read
 from holdfast.types import Event, Finding
 
 # Beyond the year 5000; a float of a step is exact up to here, too.
@@ -21,8 +23,10 @@ def event_of(line: Mapping[str, Any]) -> Event:
     """An event; ``ValueError`` for a line that is none."""
     for key, is_sound in _EVENT.items():
         _require(key, is_sound(line.get(key, {})))
-    forms = {**EVENT_FORMS, **OF_KIND.get(line["kind"], {})}
-    return Event.from_dict({**line, "data": _sound(line.get("data", {}), forms)})
+    kind, data = line["kind"], line.get("data", {})
+    forms = {**EVENT_FORMS, **OF_KIND.get(kind, {})}
+    event = Event.from_dict({**line, "data": _sound(data, forms)})
+    return replace(event, record=read(kind, data))
 
 
 def finding_of(line: Mapping[str, Any]) -> Finding:

@@ -1,0 +1,49 @@
+"""The contract between the process that trains and the one that judges; free of torch.
+
+Columns of a step's row, and every kind of event as a frozen record: written with ``to_dict``, read
+with ``from_dict``. A key that is missing, unknown or of another type makes an event
+``holdfast_error`` in the process that judges, never silence.
+
+    >>> KINDS["holdfast_error"](where="reading a cause", error="KeyError: 'file'").to_dict()
+    {'where': 'reading a cause', 'error': "KeyError: 'file'"}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.types import Event
+
+from . import crash, memory, nonfinite, ranks, recovery, run, steps, times, trainer
+from .base import Kind, Record, RecordError
+
+THEMES = (crash, memory, nonfinite, ranks, recovery, run, steps, times, trainer)
+
+KINDS: Mapping[str, type[Kind]] = {
+    kind.kind: kind
+    for theme in THEMES
+    for kind in vars(theme).values()
+    if isinstance(kind, type) and issubclass(kind, Kind) and kind.kind
+}
+"""Every kind of event by its word. Others are notes of a script, a recipe or a plugin."""
+
+
+def read(kind: str, data: Mapping[str, Any]) -> Kind | RecordError | None:
+    """The record of an event; the error where it is none, None for a kind of somebody else."""
+    record = KINDS.get(kind)
+    if record is None:
+        return None
+    try:
+        return record.from_dict(data)
+    except RecordError as error:
+        return error
+
+
+def fault(event: Event) -> str:
+    """Why the data of an event are no record of its kind; empty where they are one."""
+    found = read(event.kind, event.data) if event.record is None else event.record
+    return str(found) if isinstance(found, RecordError) else ""
+
+
+__all__ = ["KINDS", "THEMES", "Kind", "Record", "RecordError", "fault", "read"]
