@@ -146,7 +146,7 @@ def stalled(make_rows, source, every: int = 1):
 def test_a_stall_shows_its_line_and_says_how_often_is_enough(make_rows):
     found = stalled(make_rows, SOURCE, every=5)
     assert found.code == "TPT005" and found.file == FILE
-    assert found.evidence["headline"] == "saves state about every 5 steps"
+    assert found.evidence["headline"] == "saves about every 5 steps"
     assert [57, "        torch.save(state, path)"] in found.evidence["source"]["excerpt"]
     assert found.evidence["source"]["code"] == "torch.save(state, path)"
     assert found.evidence["diff"].splitlines() == [

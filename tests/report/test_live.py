@@ -216,7 +216,7 @@ def test_a_storm_of_causes_is_no_storm_of_lines(said):
 def test_the_fix_is_told_in_words_where_no_line_says_it():
     first, second = cause_lines(explained(code="", sample=None))
     assert first == "step 413  cause: log of 0 at model.py:88"
-    assert second == "          fix: 1 of 9 values that go into log are 0: clamp the argument"
+    assert second == "          fix: 1 of 9 values that go into log is 0: clamp the argument"
     long = "x = torch.log(p)" + " + b" * 40
     assert cause_lines(explained(code=long))[1].startswith("          fix: 1 of 9 values")
 

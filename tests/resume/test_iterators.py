@@ -61,7 +61,7 @@ def test_an_iterator_goes_on_where_another_stood(name: str) -> None:
 
 def test_a_range_goes_back_and_into_another() -> None:
     live = iter(range(5, 9))
-    next(live), next(live)
+    assert [next(live), next(live)] == [5, 6]
     iterators.put(live, {"i": "range_iterator", "v": [2, 3, 4]}, "x", _again)
     assert list(live) == [2, 5, 8, 11]
 
@@ -92,7 +92,8 @@ def test_what_is_of_another_kind_is_refused() -> None:
             iterators.put(other, place, "x", _again)
     with pytest.raises(iterators.NoPlaceError, match="over a list"):
         iterators.put(iter(LONG), {**place, "v": (1, 2)}, "x", _again)
-    for one in (itertools.cycle([1]), iter({1, 2}), iter(torch.utils.data.DataLoader([1]))):
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(1)))
+    for one in (itertools.cycle([1]), iter({1, 2}), iter(loader)):
         with pytest.raises(iterators.NoPlaceError):
             iterators.take(one, "x", _as_it_is)
 
@@ -103,7 +104,7 @@ def test_a_generator_at_another_yield_is_refused() -> None:
         yield 2
 
     live, then = two(), two()
-    next(live), next(then), next(then)
+    assert [next(live), next(then), next(then)] == [1, 1, 2]
     assert iterators.shape(iterators.take(live, "x", _as_it_is)) != iterators.shape(
         iterators.take(then, "x", _as_it_is)
     )

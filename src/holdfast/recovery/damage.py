@@ -18,14 +18,16 @@ from .snapshots import Snapshot
 class Damage:
     """Finds it in states, by what buffers held in the first snapshot that has them.
 
-    A mask of infinities in a buffer is meant so. It is looked for in the copies on the host, once
-    they are complete, so that no device is waited for.
+    A mask of infinities in a buffer is meant so. The buffers of the first snapshot are copied once
+    they are on the host, and looked into when a state is judged: steps read no tensor.
     """
 
     def __init__(self, live: LiveState) -> None:
         self._live = live
         self._known: set[str] = set()
         self._meant: dict[str, Tensor | None] = {}
+        self._kept: dict[str, Tensor] = {}
+        """Buffers of first snapshots that nobody has looked into yet."""
         self._first: tuple[Snapshot, Collection[str]] | None = None
         """A snapshot that has buffers for the first time, and which."""
         # Ranks ask each other beside the training.
@@ -34,14 +36,15 @@ class Damage:
     def forget(self) -> None:
         """Other models are trained from now on."""
         with self._lock:
-            self._known, self._meant, self._first = set(), {}, None
+            self._known, self._meant, self._kept, self._first = set(), {}, {}, None
 
     def settle(self, *, wait: bool = False) -> None:
-        """Look at the first snapshot if its copies are complete: it will be overwritten."""
+        """Keep the buffers of the first snapshot once they are copied: it will be overwritten."""
         with self._lock:
             if self._first is not None and (wait or self._first[0].ready):
                 (snapshot, names), self._first = self._first, None
-                self._learn(snapshot.state(), names)
+                found = _named(snapshot.state(), names)
+                self._kept |= {name: tensor.clone() for name, tensor in found.items()}
 
     def saw(self, snapshot: Snapshot, state: TrainingState) -> None:
         """A snapshot was taken of these objects."""
@@ -54,9 +57,13 @@ class Damage:
     def meant(self, tree: Mapping[str, Any]) -> Mapping[str, Tensor | None]:
         """What is no damage in this state, as ``first_nonfinite`` takes it."""
         self.settle(wait=True)
-        if not self._known:  # no snapshot was taken
-            with self._lock:
-                self._learn(tree, self._live.training_state().buffers())
+        with self._lock:
+            if not self._known:  # no snapshot was taken
+                self._kept = _named(tree, self._live.training_state().buffers())
+            for name, tensor in self._kept.items():
+                if not is_finite(tensor):
+                    self._meant[name] = nonfinite_places(tensor)
+            self._kept = {}
         return {**self._meant, **loose(tree)}
 
     def of(self, tree: Mapping[str, Any]) -> str | None:
@@ -72,8 +79,8 @@ class Damage:
         finally:
             snapshot.release()
 
-    def _learn(self, tree: Mapping[str, Any], names: Collection[str]) -> None:
-        skeleton, tensors = flatten(tree)
-        for name, tensor in zip(paths(skeleton), tensors, strict=True):
-            if name in names and not is_finite(tensor):
-                self._meant[name] = nonfinite_places(tensor)
+
+def _named(tree: Mapping[str, Any], names: Collection[str]) -> dict[str, Tensor]:
+    skeleton, tensors = flatten(tree)
+    found = zip(paths(skeleton), tensors, strict=True)
+    return {name: tensor for name, tensor in found if name in names}
