@@ -63,7 +63,11 @@ class Ledger:
                 return
 
     def measured(self, times: StepPace) -> TensorReads:
-        """What an Event says: the lines that read most, each with the loop around it."""
+        """What an Event says: the lines that read most, each with the loop around it.
+
+        Args:
+            times: of the run so far.
+        """
         places = Places()
         most = sorted(self.lines.items(), key=lambda item: (-item[1].count, -item[1].seconds))
         return TensorReads(
@@ -126,14 +130,10 @@ def begin(profile: Profile | None, turn: Turn | None) -> bool:
     return True
 
 
-def end(times: StepPace) -> TensorReads | None:
-    """Count no more, and put the methods back; what was counted, None for nothing.
-
-    Args:
-        times: of the run so far.
-    """
+def end() -> Ledger | None:
+    """Count no more, and put the methods back; the ledger, None where nothing was read."""
     global _ledger
     ledger, _ledger = _ledger, None
     if ledger is not None and _switch is not None:
         _switch[1]()
-    return ledger.measured(times) if ledger is not None and ledger.lines else None
+    return ledger if ledger is not None and ledger.lines else None

@@ -90,7 +90,7 @@ class TimeWatch:
     def close(self) -> None:
         """The process ends."""
         self._lines.stop()
-        host_reads.end(self._times.measured())
+        host_reads.end()
         self._clock.close()
 
     # ------------------------------------------------------------------ every step
@@ -99,8 +99,9 @@ class TimeWatch:
         clock = self._clock
         if self._reading:
             self._reading = False
-            if reads := host_reads.end(self._times.measured()):
-                self._training.record(reads.kind, reads.to_dict())
+            if (ledger := host_reads.end()) is not None:
+                told = ledger.measured(self._times.measured())
+                self._training.record(told.kind, told.to_dict())
         if record.opt != self._optimizer:
             self._new_stage(record.opt)
         if not self._recompiles.attached and "torch._dynamo" in sys.modules:
