@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.records import Kind
+from holdfast.records.lines import (
+    CodePlace,
+    LineCost,
+    ReadingLine,
+    StepPace,
+    TensorReads,
+    TimedLines,
+    TimedLoader,
+    TimedLoop,
+    TimedStep,
+)
+from holdfast.records.times import Recompiled
+
 FILE = "src/train.py"
 LOOP = (50, 60)
-TIMES = {
-    "fastest_block": 0.002, "last_block": 0.005, "typical": 0.002, "waiting": 0.0, "busier": True,
-    "seconds": 4.0,
-}  # fmt: skip
+PACE = StepPace(
+    fastest_block=0.002, last_block=0.005, typical=0.002, waiting=0.0, busier=True, seconds=4.0
+)
 
 Sources = Mapping[int, Mapping[str, Any]]
 
@@ -20,35 +33,44 @@ class Places:
 
     def __init__(self, sources: Sources) -> None:
         self.sources = sources
-        self.places: list[dict[str, Any]] = []
+        self.places: list[CodePlace] = []
         self.known: dict[int, int] = {}
 
     def __call__(self, line: int) -> int:
         if line not in self.known:
             self.known[line] = len(self.places)
-            place = {"at": [0, line], "first": line, "code": "x = slow(y)  # as it was"}
-            self.places.append(place | {"calls": ["slow"]} | dict(self.sources.get(line, {})))
+            facts = {"code": "x = slow(y)  # as it was", "calls": ("slow",)}
+            facts |= self.sources.get(line, {})
+            self.places.append(CodePlace(at=(0, line), first=line, **facts))
         return self.known[line]
 
-    def line(self, line: int, seconds: float, **more: Any) -> dict[str, Any]:
-        path = more.pop("path", (line,))
-        cache = {"cache": self(more.pop("cache"))} if "cache" in more else {}
+    def line(self, line: int, seconds: float, **more: Any) -> LineCost:
+        path = tuple(self(at) for at in more.pop("path", (line,)))
+        if "cache" in more:
+            more["cache"] = self(more["cache"])
         facts = {"function": "f", "mark": "", "direct": True, "hits": 1.0}
-        data = {"path": [self(at) for at in path], "seconds": seconds}
-        return facts | data | more | cache
+        return LineCost(path=path, seconds=seconds, **{**facts, **more})
 
-    def data(self) -> dict[str, Any]:
-        return {"files": [FILE], "places": self.places}
+    def told(self) -> dict[str, Any]:
+        """The last arguments of an event."""
+        return {"files": (FILE,), "places": tuple(self.places)}
 
 
-def profile(places: Places, lines: Sequence[tuple[int, float, dict[str, Any]]], **counts: Any):
-    told = [places.line(line, seconds, **more) for line, seconds, more in lines]
-    total = sum(line["seconds"] for line in told)
-    return {"seconds": total, "per_model": 16.0, "lines": told, **counts}
+def profile(
+    places: Places, lines: Sequence[tuple[int, float, dict[str, Any]]], **counts: Any
+) -> TimedStep:
+    costs = tuple(places.line(line, seconds, **more) for line, seconds, more in lines)
+    total = sum(cost.seconds for cost in costs)
+    return TimedStep(**{"seconds": total, "per_model": 16.0, "lines": costs, **counts})
+
+
+def plain(record: Kind, more: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Kind and data of an event; with something else in some of its fields."""
+    return record.kind, record.replace(**more).to_dict()
 
 
 def look(
-    purpose: str,
+    purpose: Any,
     now: Sequence[tuple[int, float, dict[str, Any]]],
     baseline: Sequence[tuple[int, float, dict[str, Any]]] | None = None,
     *,
@@ -63,22 +85,22 @@ def look(
 ) -> tuple[str, dict[str, Any]]:
     """A ``line_times`` event; each line is (number, seconds, what differs from the loop's own)."""
     places = Places(sources or {})
-    data = {
-        "look": purpose,
-        "rare": False,
-        "times": {**TIMES, **(times or {})},
-        "batch": 4,
-        "cores": 8,
-        "passes": 1,
-        "turn": {"path": [places(LOOP[0] + 1)], "loop": [0, *LOOP], "outer": [0, 40, 70]},
-        "now": profile(places, now, **(counted or {})),
-        "registering": [places(line) for line in registering],
-        "feeds": [places(line) for line in feeds],
-        "history": [[places(line), name] for line, name in (history or {}).items()],
-    }
-    if baseline is not None:
-        data["baseline"] = profile(places, baseline, **(counts or {}))
-    return "line_times", data | more | places.data()
+    record = TimedLines(
+        look=purpose,
+        rare=False,
+        times=PACE.replace(**(times or {})),
+        batch=4,
+        cores=8,
+        passes=1,
+        turn=TimedLoop(path=(places(LOOP[0] + 1),), loop=(0, *LOOP), outer=(0, 40, 70)),
+        now=profile(places, now, **(counted or {})),
+        registering=tuple(places(line) for line in registering),
+        feeds=tuple(places(line) for line in feeds),
+        history=tuple((places(line), name) for line, name in (history or {}).items()),
+        baseline=None if baseline is None else profile(places, baseline, **(counts or {})),
+        **places.told(),
+    )
+    return plain(record, more)
 
 
 def fetches(line: int, seconds: float, **more: Any) -> tuple[int, float, dict[str, Any]]:
@@ -118,34 +140,41 @@ def slower(seconds: float = 0.0035, **more: Any):
 def reads(**more: Any):
     """Line 57 reads 64 numbers in each step."""
     places = Places({})
-    read = {"path": [places(57)], "function": "f", "read": "item", "count": 64.0, "direct": True}
-    read |= {"seconds": 0.0001, "loop_seconds": 0.0009, **more}
-    data = {"reads": [read], "models": 1.0, "step_seconds": 0.003}
-    return "tensor_reads", data | {"times": TIMES} | places.data()
+    read = ReadingLine(
+        path=(places(57),), function="f", read="item", direct=True, count=64,
+        seconds=0.0001, loop_seconds=0.0009,
+    )  # fmt: skip
+    record = TensorReads(
+        reads=(read.replace(**more),), models=1.0, step_seconds=0.003, times=PACE, **places.told()
+    )
+    return plain(record, {})
 
 
 def compiled(**more: Any):
     """A function is compiled again and again."""
-    data = {"file": FILE, "line": 57, "code": "x = slow(y)  # as it was", "name": "forward"}
-    data |= {"defined": "a.py:3", "times": 3, "same": 3, "seconds": 2.0, "guard": "k == 3"}
-    return "recompile", data | {"trained": 4.0} | more
+    record = Recompiled(
+        file=FILE, line=57, code="x = slow(y)  # as it was", name="forward", defined="a.py:3",
+        times=3, same=3, seconds=2.0, guard="k == 3", trained=4.0,
+    )  # fmt: skip
+    return plain(record, more)
 
 
-def loader(slowest: Sequence[Any] = (None, 0.004), samples: int = 1, **more: Any):
+def loader(slowest: Any = (None, 0.004), samples: int = 1, **more: Any):
     """Line 7 of a dataset keeps two workers busy."""
     places = Places({})
-    data = {
-        "rare": False,
-        "times": TIMES | {"waiting": 0.6},
-        "workers": 2,
-        "passes": 1,
-        "samples": samples,
-        "per_sample": 0.004,
-        "made": 0.016,
-        "cores": 8,
-        "slowest": list(slowest),
-        "lines": [places.line(7, 0.003, mark="fetch"), places.line(8, 0.001, mark="fetch")],
-        "asks": places.line(50, 0.0, hits=0.0),
-        "may_fetch": False,
-    }
-    return "loader_times", data | more | places.data()
+    record = TimedLoader(
+        rare=False,
+        times=PACE.replace(waiting=0.6),
+        workers=2,
+        passes=1,
+        samples=samples,
+        per_sample=0.004,
+        made=0.016,
+        cores=8,
+        slowest=slowest,
+        lines=(places.line(7, 0.003, mark="fetch"), places.line(8, 0.001, mark="fetch")),
+        asks=places.line(50, 0.0, hits=0.0),
+        may_fetch=False,
+        **places.told(),
+    )
+    return plain(record, more)

@@ -210,5 +210,5 @@ def test_what_the_source_says_of_measured_lines(tmp_path):
     (tmp_path / "train.py").write_text(source)
     lines = [Line(((file, at),), seconds=1.0) for at in (4, 5, 9, 10)]
     places, profile = Places(), Profile(4.0, lines=lines)
-    assert places.feeding(profile) == [places.number((file, 4))]
-    assert places.history(profile) == [[places.number((file, 9)), "history"]]
+    assert places.feeding(profile) == (places.number((file, 4)),)
+    assert places.history(profile) == ((places.number((file, 9)), "history"),)

@@ -58,8 +58,8 @@ def test_places_come_with_the_lines_around_them(tmp_path):
     file.write_text("\n".join(lines) + "\n")
     places = Places()
     places.number((str(file), 23))
-    (source,) = places.data()["source"]
-    assert [23, "        save(x)"] in source and [2, "    for x in loader:"] in source
+    (source,) = places.told()["source"]
+    assert (23, "        save(x)") in source and (2, "    for x in loader:") in source
     assert len(source) == 6, "four lines on either side, and the head of the loop"
     assert head_of(str(file), 23) == [1, "def train(loader):"] and head_of(str(file), 99) == []
 
@@ -70,4 +70,4 @@ def test_an_event_does_not_quote_a_whole_program(tmp_path):
     places = Places()
     for line in range(1, 2000, 10):
         places.number((str(file), line))
-    assert len(places.data()["source"][0]) <= 160
+    assert len(places.told()["source"][0]) <= 160

@@ -15,6 +15,7 @@ from holdfast.diagnosis.throughput import host_reads, loader_exam
 from holdfast.diagnosis.throughput.line_times import LineTimes
 from holdfast.diagnosis.throughput.profiles import Profile
 from tests.conftest import Clock
+from tests.line_events import PACE
 
 
 @pytest.fixture
@@ -33,12 +34,14 @@ def test_reads_are_counted_by_line_and_way(offered):
     values.sum().item()
     if values.any():
         pass
-    reads = host_reads.end()["reads"]
-    counted = sorted((read["read"], read["count"]) for read in reads)
+    ledger = host_reads.end()
+    assert ledger is not None
+    reads = ledger.measured(PACE).reads
+    counted = sorted((read.read, read.count) for read in reads)
     assert counted == [("__bool__", 1), ("__float__", 5), ("item", 1)]
     assert torch.Tensor.__dict__.get("item") is untouched
     values.sum().item()
-    assert host_reads.end() == {}
+    assert host_reads.end() is None
 
 
 def test_a_read_inside_of_a_library_is_not_the_lines_own(offered):
@@ -46,8 +49,9 @@ def test_a_read_inside_of_a_library_is_not_the_lines_own(offered):
     values = torch.arange(5.0)
     statistics.linear_regression(values, values)  # type: ignore[arg-type]  # a tensor is one
     float(values[0])
-    found = {read["direct"] for read in host_reads.end()["reads"]}
-    assert found == {True, False}
+    ledger = host_reads.end()
+    assert ledger is not None
+    assert {read.direct for read in ledger.measured(PACE).reads} == {True, False}
 
 
 def test_what_torch_reads_for_itself_does_not_count(offered):
@@ -56,12 +60,12 @@ def test_what_torch_reads_for_itself_does_not_count(offered):
     parameter.grad = torch.ones(2)
     assert host_reads.begin(Profile(), None)
     optimizer.step()
-    assert host_reads.end() == {}
+    assert host_reads.end() is None
 
 
 def test_without_patches_there_is_nothing_to_count():
     assert not host_reads.begin(Profile(), None)
-    assert host_reads.end() == {}
+    assert host_reads.end() is None
 
 
 class Rows(Dataset):

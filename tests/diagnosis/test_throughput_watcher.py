@@ -19,6 +19,7 @@ from holdfast.detectors.judge import Judge
 from holdfast.diagnosis.throughput import line_tree, step_counts
 from holdfast.diagnosis.throughput.line_exam import LineExam
 from holdfast.diagnosis.throughput.loop_clock import Feed
+from holdfast.records.lines import Purpose
 from holdfast.types import Event, Finding
 from tests.conftest import Clock
 
@@ -67,7 +68,7 @@ def test_what_a_look_costs_is_the_trace_and_not_what_the_script_does_under_it(
 
 
 @pytest.mark.parametrize(("purpose", "most"), [("look", 8), ("stall", 48)])
-def test_a_look_ends_where_no_step_says_anything(watched, purpose: str, most: int) -> None:
+def test_a_look_ends_where_no_step_says_anything(watched, purpose: Purpose, most: int) -> None:
     """On a slow host the trace made our own part of every step too long to count it."""
     time = watched.state.watchers.time
     exam = LineExam(purpose, time._lines, time._times)

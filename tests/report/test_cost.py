@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from holdfast.records.times import TimeSaved
 from holdfast.report.cost import Cost, cost_note, cost_of, cost_words, joined
 from holdfast.report.words import NBSP
 
@@ -64,14 +65,18 @@ def test_host_time_costs_nothing_where_the_device_is_behind(make_rows):
 
 
 def test_what_is_spared_of_torch_is_no_cost(make_rows, make_event):
-    spared = [make_event("spared", 0, at, seconds=by) for at, by in ((300, 1e-6), (900, 3e-5))]
+    def saved(at, seconds):
+        told = TimeSaved(seconds=seconds, own=2 * seconds, samples=8)
+        return make_event(told.kind, 0, at, **told.to_dict())
+
+    spared = [saved(300, 1e-6), saved(900, 3e-5)]
     cost = cost_of(make_rows(1001), 1001, spared)
     assert cost is not None
     assert told(cost) == "Guard cost at most 20 µs per step."
     note = cost_note(cost).replace(NBSP, " ")
     assert "Per step holdfast takes 50 µs and saves torch 30 µs" in note
     assert (cost + cost).spared == 2 * cost.spared
-    more = cost_of(make_rows(1001), 1001, [make_event("spared", 0, 9, seconds=1.0)])
+    more = cost_of(make_rows(1001), 1001, [saved(9, 1.0)])
     assert more is not None and more.ours == 0 and told(more).startswith("Guard cost at most 0")
 
 

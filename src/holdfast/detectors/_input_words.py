@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ._lines import Times
+from ..records.lines import StepPace
 from ._timed import ms
 
 HEADLINES = {
@@ -24,13 +24,12 @@ _HANDOVER_MS = 2.0
 _BUSY = 0.6
 
 
-def making(data: Mapping[str, Any], made: Any) -> dict[str, Any]:
+def making(cores: int, made: float | None) -> dict[str, Any]:
     """What tells whether workers would help: the cores, and the time to make a batch."""
-    known = {"cores": int(data.get("cores") or 0)}
-    return known | ({} if made is None else {"made_ms": ms(float(made))})
+    return {"cores": cores} | ({} if made is None else {"made_ms": ms(made)})
 
 
-def handed_over(facts: Mapping[str, Any], times: Times) -> bool:
+def handed_over(facts: Mapping[str, Any], times: StepPace) -> bool:
     """Whether the loop waits longer for a batch than a worker takes to make it.
 
     Workers that cannot make batches fast enough are waited for less long than one takes to make.

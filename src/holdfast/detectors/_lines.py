@@ -1,7 +1,7 @@
-"""Line timings of the user's code, as the throughput detectors read them from an Event.
+"""Line timings of the user's code, as the throughput detectors judge them.
 
-The training side records them (``line_times``, ``loader_times``, ``tensor_reads``); this module
-parses them. An incomplete event is no measurement: ``None``.
+The training side records them (``records.lines``); here a line has its places instead of their
+numbers, and a place the source around it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import NamedTuple
 
+from ..records.lines import CodePlaces, LineCost, StepCounts, TimedLines, TimedStep
 from ..types import Event
 
 # Lines of an excerpt on either side of a statement.
@@ -105,11 +106,7 @@ class Profile:
     per_model: float
     """Numbers in the inputs of one model call."""
     lines: Sequence[Line]
-    counts: Mapping[str, float]
-
-    def count(self, name: str) -> float:
-        """One of the counts; 0 where it was not measured."""
-        return self.counts.get(name, 0.0)
+    counts: StepCounts
 
     def spent(self, *marks: str) -> float:
         """Seconds within models, ``backward``, ..."""
@@ -121,26 +118,7 @@ class Profile:
         return by_place(own)
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Step times of a run in seconds, when an event was recorded."""
-
-    fastest_block: float
-    """Median of the fastest eight consecutive steps."""
-    last_block: float
-    """Median of the last eight steps."""
-    typical: float
-    """Typical recent step without a stall."""
-    waiting: float
-    """Share of the last steps that was spent waiting for data."""
-    busier: bool
-    """The processor is busier than in the fastest block."""
-    seconds: float
-    """All steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stalled:
+class Stalled(NamedTuple):
     """A step far above the typical one."""
 
     step: int
@@ -150,123 +128,84 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One ``line_times`` event."""
+    """One ``line_times`` event, its lines with their places."""
 
-    purpose: str
-    """``reference``, ``look``, ``waits``, ``slow`` or ``stall``."""
-    rare: bool
-    """Only the few steps that waited long were timed."""
-    times: Times
-    batch: int
-    passes: int
+    record: TimedLines
     turn: Turn | None
     outer: Turn | None
     """The loop around it, as of epochs."""
     now: Profile
     baseline: Profile | None
+    stalls: Sequence[Stalled]
     registering: Sequence[Place]
     """Lines that register hooks or parametrizations."""
-    stalls: Sequence[Stalled]
-    feeds: Sequence[Place] = ()
+    feeds: Sequence[Place]
     """Lines that make what a backward pass goes through, as the source says."""
-    history: Mapping[Place, str] = field(default_factory=dict[Place, str])
+    history: Mapping[Place, str]
     """What a line reads, or one that leads to it, and the source lets grow."""
-    cores: int = 0
-    """Cores that the process may use; 0 where it is not recorded."""
-    ranks: int = 1
-    """Ranks that train together, and wait for each other in backward."""
 
 
-def read_look(event: Event) -> Look | None:
-    """A ``line_times`` event; None where it is not complete."""
-    data: Any = event.data
-    try:
-        places = read_places(data)
-        turn = outer = None
-        if data["turn"] is not None:
-            path = _path(data["turn"]["path"], places)
-            turn, outer = _turn(path, *data["turn"]["loop"]), _turn(path, *data["turn"]["outer"])
-        return Look(
-            purpose=str(data["look"]),
-            rare=bool(data["rare"]),
-            times=read_times(data),
-            batch=int(data["batch"]),
-            passes=int(data["passes"]),
-            turn=turn,
-            outer=outer,
-            now=_profile(data["now"], places),
-            baseline=_profile(data["baseline"], places) if data.get("baseline") else None,
-            registering=[places[int(i)] for i in data.get("registering", ())],
-            stalls=[_stalled(*stall) for stall in data.get("stalls", ())],
-            feeds=[places[int(i)] for i in data.get("feeds", ())],
-            history={places[int(i)]: str(name) for i, name in data.get("history", ())},
-            cores=int(data.get("cores", 0)),
-            ranks=int(data.get("ranks", 1)),
-        )
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+def look_of(event: Event) -> Look | None:
+    """What a ``line_times`` event says; None for another one, and for one that is none."""
+    record = TimedLines.of(event)
+    if record is None:
         return None
-
-
-def read_times(data: Mapping[str, Any]) -> Times:
-    """Parse step times; like all below, raises where something is missing."""
-    given = {name: float(value) for name, value in dict(data["times"]).items()}
-    return Times(busier=bool(given.pop("busier")), **given)
-
-
-def _stalled(step: Any, excess: Any, begins_epoch: Any) -> Stalled:
-    return Stalled(int(step), float(excess), bool(begins_epoch))
-
-
-def _turn(path: tuple[Place, ...], depth: Any, first: Any, last: Any) -> Turn:
-    if not 0 <= int(depth) < len(path):
-        raise ValueError(f"the loop is number {depth} of {len(path)} places")
-    return Turn(path, int(depth), int(first), int(last))
-
-
-def _path(numbers: Any, places: Sequence[Place]) -> tuple[Place, ...]:
-    """The places of a call stack; there is always one."""
-    found = tuple(places[int(number)] for number in numbers)
-    if not found:
-        raise ValueError("a line without a place")
-    return found
-
-
-def read_places(data: Mapping[str, Any]) -> list[Place]:
-    """The places of an event, by their numbers."""
-    found: list[Place] = []
-    for place in data["places"]:
-        file, line = place["at"]
-        low, high = place.get("loop", (0, 0))
-        calls = tuple(map(str, place["calls"]))
-        place_at = str(data["files"][file]), int(line), int(place["first"]), str(place["code"])
-        source = (
-            {int(n): str(text) for n, text in data["source"][file]} if data.get("source") else {}
-        )
-        near = range(int(place["first"]) - _NEAR, int(line) + _NEAR + 1)
-        around = tuple((n, source[n]) for n in near if n in source)
-        found.append(
-            Place(*place_at, calls, (int(low), int(high)), around, source.get(int(low), ""))
-        )
-    return found
-
-
-def read_line(data: Mapping[str, Any], places: Sequence[Place]) -> Line:
-    """One line."""
-    return Line(
-        path=_path(data["path"], places),
-        function=str(data["function"]),
-        mark=str(data["mark"]),
-        direct=bool(data["direct"]),
-        seconds=float(data["seconds"]),
-        hits=float(data["hits"]),
-        cache=places[int(data["cache"])] if "cache" in data else None,
+    places = places_of(record)
+    turn = outer = None
+    if record.turn is not None:
+        path = tuple(places[number] for number in record.turn.path)
+        turn, outer = Turn(path, *record.turn.loop), Turn(path, *record.turn.outer)
+    return Look(
+        record=record,
+        turn=turn,
+        outer=outer,
+        now=_profile(record.now, places),
+        baseline=None if record.baseline is None else _profile(record.baseline, places),
+        stalls=[Stalled(*stall) for stall in record.stalls],
+        registering=[places[number] for number in record.registering],
+        feeds=[places[number] for number in record.feeds],
+        history={places[number]: name for number, name in record.history},
     )
 
 
-def _profile(data: Mapping[str, Any], places: Sequence[Place]) -> Profile:
-    counts = {k: float(v) for k, v in data.items() if isinstance(v, int | float)}
-    lines = [read_line(line, places) for line in data["lines"]]
-    return Profile(counts["seconds"], counts["per_model"], lines, counts)
+def places_of(record: CodePlaces) -> list[Place]:
+    """The places of an event by their numbers, each with the source around it."""
+    source = [dict(lines) for lines in record.source] or [dict[int, str]() for _ in record.files]
+    found: list[Place] = []
+    for place in record.places:
+        (file, line), text = place.at, source[place.at[0]]
+        near = range(place.first - _NEAR, line + _NEAR + 1)
+        found.append(
+            Place(
+                file=record.files[file],
+                line=line,
+                first=place.first,
+                code=place.code,
+                calls=place.calls,
+                loop=place.loop,
+                excerpt=tuple((number, text[number]) for number in near if number in text),
+                head=text.get(place.loop[0], ""),
+            )
+        )
+    return found
+
+
+def line_at(cost: LineCost, places: Sequence[Place]) -> Line:
+    """One line with its places."""
+    return Line(
+        path=tuple(places[number] for number in cost.path),
+        function=cost.function,
+        mark=cost.mark,
+        direct=cost.direct,
+        seconds=cost.seconds,
+        hits=cost.hits,
+        cache=None if cost.cache is None else places[cost.cache],
+    )
+
+
+def _profile(step: TimedStep, places: Sequence[Place]) -> Profile:
+    lines = [line_at(cost, places) for cost in step.lines]
+    return Profile(step.seconds, step.per_model, lines, step)
 
 
 def by_place(lines: Iterable[Line]) -> dict[Place, Line]:
@@ -287,7 +226,7 @@ def by_place(lines: Iterable[Line]) -> dict[Place, Line]:
 def work_before_model(look: Look) -> list[Line]:
     """Lines of the loop's own work before it calls the model: mostly they make the batch."""
     turn = look.turn
-    if turn is None or look.rare or look.purpose == "stall":
+    if turn is None or look.record.rare or look.record.look == "stall":
         return []
     calling = [line for line in look.now.lines if not line.direct and turn.holds(line)]
     models = [line for line in calling if line.mark == "model"]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..run import LaneData
 from ..types import Event, Finding, Severity
-from ._lines import Look, read_look
+from ._lines import Look, look_of
 from ._window import Rows, Window, column, optimizer
 from .base import Detector
 
@@ -81,9 +81,9 @@ class Lane:
     @cached_property
     def look(self) -> Look | None:
         """The lines of an ordinary step, as they were timed last."""
-        looks = [look for event in self.events_of("line_times") if (look := read_look(event))]
+        looks = [look for event in self.events if (look := look_of(event))]
         kinds = ("reference", "look", "waits")
-        ordinary = [look for look in looks if look.purpose in kinds and not look.rare]
+        ordinary = [each for each in looks if each.record.look in kinds and not each.record.rare]
         return ordinary[-1] if ordinary else None
 
     def made(self, what: str) -> Origin:

@@ -6,13 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..records.lines import ReadingLine, StepPace, TensorReads
 from ..types import Event, Severity
-from ._lines import (
-    Place,
-    Times,
-    read_places,
-    read_times,
-)
+from ._lines import Place, places_of
 from ._timed import (
     Claim,
     TimedDetector,
@@ -89,32 +85,31 @@ class HostSync(TimedDetector):
 
     def claims(self, event: Event) -> Iterator[Claim]:
         """The line that reads most."""
-        data: Any = event.data
-        try:
-            places, times, reads = read_places(data), read_times(data), list(data["reads"])
-            models, step = data["models"], data["step_seconds"]
-            least = max(self.options.reads, self.options.per_model * models)
-            for read in sorted(reads, key=lambda read: -read["count"]):
-                seconds = self._spent(read)
-                # The loop around it as traced, in the step that was; reads alone in the last ones.
-                of = step if seconds > read["seconds"] else times.last_block
-                share = seconds / of if of else 0.0
-                if read["count"] >= least and share >= self.options.share:
-                    yield self._reads(places[int(read["path"][-1])], read, times, seconds, share)
-                    return
-        except (KeyError, TypeError, ValueError, IndexError):
+        told = TensorReads.of(event)
+        if told is None:
             return
+        times, least = told.times, max(self.options.reads, self.options.per_model * told.models)
+        for read in sorted(told.reads, key=lambda read: -read.count):
+            seconds = self._spent(read)
+            # The loop around it as traced, in the step that was; reads alone in the last ones.
+            of = told.step_seconds if seconds > read.seconds else times.last_block
+            share = seconds / of if of else 0.0
+            if read.count >= least and share >= self.options.share:
+                place = places_of(told)[read.path[-1]]
+                yield self._reads(place, read, times, seconds, share)
+                return
 
-    def _spent(self, read: Any) -> float:
+    def _spent(self, read: ReadingLine) -> float:
         """Seconds of a step that go into reading: the reads, with a loop that does little else."""
-        alone, around = float(read["seconds"]), float(read["loop_seconds"])
-        only = read["direct"] and around <= alone + self.options.turn * read["count"]
+        alone, around = read.seconds, read.loop_seconds
+        only = read.direct and around <= alone + self.options.turn * read.count
         return max(alone, around) if only else alone
 
-    def _reads(self, place: Place, read: Any, times: Times, seconds: float, share: float) -> Claim:
-        name = str(read["read"])
+    def _reads(
+        self, place: Place, read: ReadingLine, times: StepPace, seconds: float, share: float
+    ) -> Claim:
         return Claim(
-            what=f"reads tensors {read['count']:.0f} times per step ({_HOW.get(name, name)}): "
+            what=f"reads tensors {read.count} times per step ({_HOW.get(read.read, read.read)}): "
             f"{ms(seconds):.3g} ms, {share:.0%} of the step",
             advice=f"make one tensor of what {quoted(place)} reads (an operation on the whole, "
             "torch.stack) and read that once per step or every N steps; of data that stays the "
@@ -124,17 +119,17 @@ class HostSync(TimedDetector):
             share=share,
             seconds=times.seconds,
             place=place,
-            function=str(read["function"]),
-            headline=f"{read['count']:.0f} tensor reads per step",
+            function=read.function,
+            headline=f"{read.count} tensor reads per step",
             evidence=_evidence(read, seconds, times),
         )
 
 
-def _evidence(read: Any, seconds: float, times: Times) -> dict[str, Any]:
+def _evidence(read: ReadingLine, seconds: float, times: StepPace) -> dict[str, Any]:
     return {
-        "read": str(read["read"]),
-        "reads": round(read["count"]),
-        "read_ms": ms(read["seconds"]),
+        "read": read.read,
+        "reads": read.count,
+        "read_ms": ms(read.seconds),
         "line_ms": ms(seconds),
         "step_ms": ms(times.last_block),
     }

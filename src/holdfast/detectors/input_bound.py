@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..records.lines import StepPace, TimedLoader
 from ..types import Event, Severity
 from ._input_words import (
     HEADLINES,
@@ -19,12 +20,10 @@ from ._lines import (
     Line,
     Look,
     Place,
-    Times,
     by_place,
-    read_line,
-    read_look,
-    read_places,
-    read_times,
+    line_at,
+    look_of,
+    places_of,
     work_before_model,
 )
 from ._timed import (
@@ -130,49 +129,45 @@ class InputBound(TimedDetector):
 
     def claims(self, event: Event) -> Iterator[Claim]:
         """The line of the dataset, of a worker's dataset, or of the loop that makes batches."""
-        if event.kind == "loader_times":
-            yield from self._workers(event.data)
-        elif (look := read_look(event)) is not None:
-            if look.purpose == "waits":
+        if (told := TimedLoader.of(event)) is not None:
+            yield from self._workers(told)
+        elif (look := look_of(event)) is not None:
+            if look.record.look == "waits":
                 yield from self._waits(look)
             yield from self._loop(look)
 
     def _waits(self, look: Look) -> Iterator[Claim]:
         """A loader without workers: its lines are among those of the step."""
+        told, times = look.record, look.record.times
         fetched = [line for line in look.now.lines if line.mark == "fetch"]
         seconds = sum(line.seconds for line in fetched)
-        if not seconds or seconds < self.options.left * look.times.waiting * look.now.seconds:
+        if not seconds or seconds < self.options.left * times.waiting * look.now.seconds:
             return  # it is over: the timed steps hardly wait
         inside = by_place(line for line in fetched if line.direct).values()
         best = max(inside, key=lambda line: line.seconds, default=None)
-        facts = {"rare": look.rare, "workers": 0, "what": "dataset"}
-        facts |= making({"cores": look.cores}, seconds)
+        facts = {"rare": told.rare, "workers": 0, "what": "dataset"}
+        facts |= making(told.cores, seconds)
         if best is not None and best.seconds >= self.options.named * seconds:
             facts |= {"line_ms": ms(best.seconds), "line_share": round(best.seconds / seconds, 3)}
-            facts["sample_us"] = round(best.seconds / max(1, look.batch) * 1e6, 1)
-            yield from self._line(best, look.times, look.passes, facts)
-        elif ms(look.times.waiting * look.times.last_block) >= self.options.loop_ms:
+            facts["sample_us"] = round(best.seconds / max(1, told.batch) * 1e6, 1)
+            yield from self._line(best, times, told.passes, facts)
+        elif ms(times.waiting * times.last_block) >= self.options.loop_ms:
             asks = max(fetched, key=lambda line: line.seconds)
-            yield from self._claim(asks.at, asks, look.times, facts | {"what": "loader"})
+            yield from self._claim(asks.at, asks, times, facts | {"what": "loader"})
 
-    def _workers(self, data: Any) -> Iterator[Claim]:
+    def _workers(self, told: TimedLoader) -> Iterator[Claim]:
         """A loader with workers: lines sampled by their own threads, or samples fetched again."""
-        try:
-            places, times = read_places(data), read_times(data)
-            lines = by_place(read_line(line, places) for line in data["lines"]).values()
-            asks, (index, slowest) = read_line(data["asks"], places), data["slowest"]
-            samples, per_sample = int(data["samples"]), float(data["per_sample"])
-            rare, passes = bool(data["rare"]), int(data["passes"])
-            facts: dict[str, Any] = {"rare": rare, "workers": int(data["workers"])}
-            facts |= making(data, data.get("made"))
-            made_here = bool(data["may_fetch"])
-        except (KeyError, TypeError, ValueError, IndexError):
-            return
+        places, times = places_of(told), told.times
+        lines = by_place(line_at(cost, places) for cost in told.lines).values()
+        asks, (index, slowest) = line_at(told.asks, places), told.slowest
+        samples, per_sample = told.samples, told.per_sample
+        facts: dict[str, Any] = {"rare": told.rare, "workers": told.workers}
+        facts |= making(told.cores, told.made)
         if handed_over(facts, times):
             yield from self._claim(asks.at, asks, times, facts | {"what": "handover"}, sure=False)
             return
         if not samples:
-            if not made_here:  # the workers may report later: believed when measured again
+            if not told.may_fetch:  # the workers may report later: believed when measured again
                 facts |= {"what": "loader", "looked": False}
                 yield from self._claim(asks.at, asks, times, facts, sure=False)
             return
@@ -180,8 +175,8 @@ class InputBound(TimedDetector):
         others = (per_sample * samples - slowest) / max(1, samples - 1)
         known = index is not None
         if known and samples > 2 and slowest > self.options.stands_out * others:
-            facts |= {"rare": True, "sample": str(index), "sample_ms": ms(slowest)}
-        elif rare and known:
+            facts |= {"rare": True, "sample": index, "sample_ms": ms(slowest)}
+        elif told.rare and known:
             return  # the batch of a slow sample has not been caught
         total = sum(line.seconds for line in lines)
         # A line without a hit is that of the loop, which waits.
@@ -194,10 +189,10 @@ class InputBound(TimedDetector):
             "line_ms": ms(best.seconds * samples),
             "sample_us": round(best.seconds * 1e6, 1),
         }
-        yield from self._line(best, times, passes, facts)
+        yield from self._line(best, times, told.passes, facts)
 
     def _line(
-        self, best: Line, times: Times, passes: int, facts: dict[str, Any]
+        self, best: Line, times: StepPace, passes: int, facts: dict[str, Any]
     ) -> Iterator[Claim]:
         """Where the line fills a cache, the line that reads the cache; from the second pass on."""
         if best.cache is None:
@@ -224,12 +219,12 @@ class InputBound(TimedDetector):
             "line_share": round(best.seconds / seconds, 3),
             "line_ms": ms(best.seconds),
             "hits": round(best.hits, 1),
-            **making({"cores": look.cores}, seconds),
+            **making(look.record.cores, seconds),
         }
-        yield from self._claim(best.at, best, look.times, facts, sure=False)
+        yield from self._claim(best.at, best, look.record.times, facts, sure=False)
 
     def _claim(
-        self, place: Place, line: Line, times: Times, facts: dict[str, Any], *, sure: bool = True
+        self, place: Place, line: Line, times: StepPace, facts: dict[str, Any], *, sure: bool = True
     ) -> Iterator[Claim]:
         """Information at once; a warning as soon as it has cost enough to be worth a change."""
         share = float(facts.get("share", times.waiting))

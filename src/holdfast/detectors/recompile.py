@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..records.times import Recompiled
 from ..types import Event, Severity
-from ._events import number
 from ._lines import Place
 from ._timed import Claim, TimedDetector, quoted
 
@@ -91,33 +91,31 @@ class Recompile(TimedDetector):
 
     def claims(self, event: Event) -> Iterator[Claim]:
         """Name the guard and the line that calls."""
-        times, same, seconds = (number(event, name) for name in ("times", "same", "seconds"))
-        if not (max(same, times // 2) >= self.options.same and seconds >= 0):
+        told = Recompiled.of(event)
+        if told is None or max(told.same, told.times // 2) < self.options.same:
             return
-        text = {key: str(event.data.get(key) or "") for key in ("file", "code", "name", "guard")}
-        at, trained = number(event, "line"), number(event, "trained")
+        times, seconds, guard = told.times, told.seconds, told.guard
         place = None
-        if text["file"] and at > 0:
-            around = tuple((int(n), str(t)) for n, t in event.data.get("excerpt") or ())
-            place = Place(text["file"], int(at), int(at), text["code"], excerpt=around)
-        cure = next((told for asks, told in _CURES if asks.search(text["guard"])), _UNKNOWN)
-        run = seconds + (trained if trained > 0 else 0.0)
+        if told.file and told.line > 0:
+            place = Place(told.file, told.line, told.line, told.code, excerpt=told.excerpt)
+        cure = next((cure for asks, cure in _CURES if asks.search(guard)), _UNKNOWN)
+        run = seconds + told.trained
         yield Claim(
-            what=f"makes torch.compile recompile {text['name'] or 'a function'}: {times:.0f} "
-            f"times, {seconds:.3g} s; failing guard: {text['guard'][:60]}",
+            what=f"makes torch.compile recompile {told.name or 'a function'}: {times} "
+            f"times, {seconds:.3g} s; failing guard: {guard[:60]}",
             advice=f"{cure}: {quoted(place)}",
             severity=Severity.WARNING,
             confidence=0.9,
             share=seconds / run if run > 0 else 0.0,
             seconds=run,
             place=place,
-            headline=f"torch.compile recompiles {times:.0f} times",
+            headline=f"torch.compile recompiles {times} times",
             evidence={
-                "name": text["name"],
-                "defined": str(event.data.get("defined") or ""),
-                "times": times,
-                "same": same,
+                "name": told.name,
+                "defined": told.defined,
+                "times": float(times),
+                "same": float(told.same),
                 "seconds": seconds,
-                "guard": text["guard"],
+                "guard": guard,
             },
         )

@@ -13,7 +13,7 @@ from ._lines import (
     Look,
     Place,
     Profile,
-    read_look,
+    look_of,
 )
 from ._timed import (
     Claim,
@@ -121,8 +121,8 @@ class SlowDown(TimedDetector):
 
     def claims(self, event: Event) -> Iterator[Claim]:
         """The line that became slower while the rest did not."""
-        look = read_look(event)
-        if look is None or look.purpose != "slow" or look.baseline is None:
+        look = look_of(event)
+        if look is None or look.record.look != "slow" or look.baseline is None:
             return
         grown = self._grown(look, look.baseline)
         if grown is not None:
@@ -131,7 +131,7 @@ class SlowDown(TimedDetector):
     # ------------------------------------------------------------------ which line
 
     def _grown(self, look: Look, before: Profile) -> _Grown | None:
-        now, times = look.now, look.times
+        now, times = look.now, look.record.times
         early, late = _grouped(look, before), _grouped(look, now)
         risen = max(now.seconds - before.seconds, times.last_block - times.fastest_block, 1e-9)
         grown = self._most_grown(early, late, before, now)
@@ -139,7 +139,7 @@ class SlowDown(TimedDetector):
             # Including the model that is called there.
             grown.more = max(grown.more, _at(grown.place, now) - _at(grown.place, before))
             # What a thread of ours stood in line for a processor, others have taken.
-            delayed = max(0.0, now.count("delayed") - before.count("delayed"))
+            delayed = max(0.0, now.counts.delayed - before.counts.delayed)
             if not self._believed(look, grown, risen, delayed):
                 grown = None
         passes = now.spent(*_PASSES) - before.spent(*_PASSES)
@@ -159,7 +159,7 @@ class SlowDown(TimedDetector):
         options, own = self.options, grown.more - delayed
         much = grown.line.seconds >= options.plain * grown.was
         plain = much and own >= options.plainly * risen
-        return own >= options.explains * risen and (look.times.busier or plain)
+        return own >= options.explains * risen and (look.record.times.busier or plain)
 
     def _most_grown(
         self, early: _Groups, late: _Groups, before: Profile, now: Profile
@@ -183,24 +183,24 @@ class SlowDown(TimedDetector):
         now, line, options = look.now, grown.line, self.options
         if now.per_model > options.bigger * before.per_model > 0:
             return "bigger_batches"
-        if line.mark and now.count("parameters") > before.count("parameters"):
+        if line.mark and now.counts.parameters > before.counts.parameters:
             return "more_parameters"
-        retries = now.count("retries") - before.count("retries")
+        retries = now.counts.retries - before.counts.retries
         if retries >= options.retries:
             return "retries"
         if line.mark == "backward" and not line.direct:
             # Several ranks wait for the slowest of them there, which RNK002 tells.
-            return "" if look.ranks > 1 else "graph"
+            return "" if look.record.ranks > 1 else "graph"
         # Within a library, nothing of the user's has grown.
         if line.mark and not line.direct:
             return ""
-        return "work" if look.times.busier else "wait"
+        return "work" if look.record.times.busier else "wait"
 
     # ------------------------------------------------------------------ what is said
 
     def _claim(self, look: Look, grown: _Grown) -> Claim:
         line, what = grown.line, grown.what
-        before, now = look.times.fastest_block, look.times.last_block
+        before, now = look.record.times.fastest_block, look.record.times.last_block
         steps = f"steps take {ms(now):.3g} ms, {ms(before):.3g} ms at the beginning"
         if what in _MEANT:
             said = f"became slower: {steps}; {_MEANT[what]}"
@@ -217,7 +217,7 @@ class SlowDown(TimedDetector):
             severity=Severity.INFO if what in _MEANT else Severity.WARNING,
             confidence=0.5 if what in _MEANT else max(0.5, min(0.95, grown.explains)),
             share=max(0.0, 1 - before / now) if now else 0.0,
-            seconds=look.times.seconds,
+            seconds=look.record.times.seconds,
             place=grown.place,
             function=line.function,
             headline=f"steps take {now / before:.3g} times as long as at first" if before else "",
@@ -265,10 +265,10 @@ def _hooks(look: Look, before: Profile) -> Place | None:
     """The line that registers another hook every step."""
     now = look.now
     # Since the beginning, and since the last look: what is registered once is no growth.
-    least = max(before.count("registered"), now.count("registered_before"))
-    more = now.count("registered") > least
+    least = max(before.counts.registered, now.counts.registered_before)
+    more = now.counts.registered > least
     # A model that has grown has more modules too.
-    if not more or now.count("parameters") > before.count("parameters"):
+    if not more or now.counts.parameters > before.counts.parameters:
         return None
     inside = [at for at in look.registering if look.turn is not None and look.turn.spans(at)]
     return next(iter([*inside, *look.registering]), None)

@@ -15,7 +15,7 @@ from ._lines import (
     Place,
     Profile,
     Turn,
-    read_look,
+    look_of,
 )
 from ._source_change import replaced
 from ._stall_kinds import by_calls, by_name, certain
@@ -115,15 +115,15 @@ class Stall(TimedDetector):
 
     def claims(self, event: Event) -> Iterator[Claim]:
         """The line that stops the loop now and then, or on every step."""
-        look = read_look(event)
+        look = look_of(event)
         if look is None:
             return
-        if look.purpose == "stall":
+        if look.record.look == "stall":
             yield from self._stall(look)
 
     def _stall(self, look: Look) -> Iterator[Claim]:
         """The work done on steps that take many times the typical one."""
-        turn, options, typical = look.turn, self.options, look.times.typical
+        turn, options, typical = look.turn, self.options, look.record.times.typical
         excess = look.now.seconds - typical
         if turn is None or look.baseline is None or not look.stalls or excess <= 0:
             return
@@ -191,7 +191,7 @@ class Stall(TimedDetector):
             severity=Severity.INFO,
             confidence=0.5,
             share=share,
-            seconds=look.times.seconds,
+            seconds=look.record.times.seconds,
             place=place,
             function=function,
             headline=f"{does} {often}",

@@ -103,7 +103,9 @@ class Engine(EnginePart):
         self.state = state = EngineState(settings, begin)
         super().__init__(state)
         training = state.training
-        self.spared = Spared(lambda told: training.record_at("spared", training.iteration, told))
+        self.spared = Spared(
+            lambda told: training.record_at(told.kind, training.iteration, told.to_dict())
+        )
         """What faster forms spare."""
         self._hooks = hooks = _Hooks.of(state)
         # The hooks of every step: as they are, for a call in between takes its time.

@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ..records.times import TimeSaved
 from ..run import Rows
 from ..run.thinning import INCIDENTS
 from ..types import Event
@@ -154,7 +155,7 @@ def cost_of(rows: Rows, written: int, events: Sequence[Event] = ()) -> Cost | No
     kernels, behind = kernels[looked], behind[looked] > 0
     hidden = float(behind.mean()) if len(looked) else 0.0
     ours *= 1 - hidden
-    told = [_number(event.data.get("seconds")) for event in events if event.kind == "spared"]
+    told = [saved.seconds for event in events if (saved := TimeSaved.of(event))]
     spared = min(ours, (1 - hidden) * count * told[-1]) if told else 0.0
     ours -= spared
     # Where the device is behind they are what is paid, elsewhere what they take beyond the host.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Literal
 
+from ...records.lines import Purpose
 from .step_times import BLOCK, StepTimes
 
 # Steps until the lines are timed without a symptom, and how many times as many until the next.
@@ -56,7 +58,7 @@ class ExamOrders:
         fed: bool,
         known: bool,
         workers: bool = False,
-    ) -> str:
+    ) -> Purpose | Literal[""]:
         """The exam to make now; "" for none.
 
         Args:
@@ -104,7 +106,7 @@ class ExamOrders:
         self.spent += seconds
         self._costs[exam] += seconds
 
-    def order(self, exam: str, times: StepTimes) -> str:
+    def order(self, exam: Purpose, times: StepTimes) -> Purpose:
         """Note that an exam is made now; the next one for the same symptom is due later."""
         asked = self._asked.get(exam, 0)
         self._asked[exam] = asked + 1

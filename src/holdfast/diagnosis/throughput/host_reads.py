@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
 
+from ...records.lines import ReadingLine, StepPace, TensorReads
 from ..source.loops import loop_of
 from ..source.place import frames_from, kind_of
 from .measured_lines import Places
@@ -62,27 +62,32 @@ class Ledger:
                 read.seconds += seconds
                 return
 
-    def measured(self) -> dict[str, Any]:
-        """Plain data for an Event: the lines that read most, each with the loop around it."""
+    def measured(self, times: StepPace) -> TensorReads:
+        """What an Event says: the lines that read most, each with the loop around it.
+
+        Args:
+            times: of the run so far.
+        """
         places = Places()
         most = sorted(self.lines.items(), key=lambda item: (-item[1].count, -item[1].seconds))
-        return {
-            "reads": [
-                {
-                    "path": [places.number((code.co_filename, line))],
-                    "function": code.co_name,
-                    "read": read.name,
-                    "direct": read.direct,
-                    "count": read.count,
-                    "seconds": round(read.seconds, 8),
-                    "loop_seconds": round(self._loop_seconds(code.co_filename, line), 8),
-                }
+        return TensorReads(
+            reads=tuple(
+                ReadingLine(
+                    path=(places.number((code.co_filename, line)),),
+                    function=code.co_name,
+                    read=read.name,
+                    direct=read.direct,
+                    count=read.count,
+                    seconds=round(read.seconds, 8),
+                    loop_seconds=round(self._loop_seconds(code.co_filename, line), 8),
+                )
                 for (code, line), read in most[:_LINES]
-            ],
-            "models": round(self._profile.models, 1),
-            "step_seconds": round(self._profile.seconds, 8),
-            **places.data(),
-        }
+            ),
+            models=round(self._profile.models, 1),
+            step_seconds=round(self._profile.seconds, 8),
+            times=times,
+            **places.told(),
+        )
 
     def _loop_seconds(self, file: str, number: int) -> float:
         """Seconds of a line with the loop around it; of the line alone in the loop of the steps."""
@@ -125,10 +130,10 @@ def begin(profile: Profile | None, turn: Turn | None) -> bool:
     return True
 
 
-def end() -> dict[str, Any]:
-    """Count no more, and put the methods back; what was counted, empty for nothing."""
+def end() -> Ledger | None:
+    """Count no more, and put the methods back; the ledger, None where nothing was read."""
     global _ledger
     ledger, _ledger = _ledger, None
     if ledger is not None and _switch is not None:
         _switch[1]()
-    return ledger.measured() if ledger is not None and ledger.lines else {}
+    return ledger if ledger is not None and ledger.lines else None

@@ -1,4 +1,4 @@
-"""A few steps whose lines are timed, and what becomes of them: the data of a ``line_times`` event.
+"""A few steps whose lines are timed, and what becomes of them: a ``line_times`` event.
 
 What a look is for: ``reference`` (the first steps), ``look`` (without a symptom), ``waits``,
 ``slow``, ``stall``. Those of ``slow`` and ``stall`` carry ordinary steps beside them, as
@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any
 
 from torch import nn
 
+from ...records.lines import Purpose, StepCounts, TimedLines
 from ...run.host_cores import cores_here
 from . import step_counts
 from .line_times import LineTimes
@@ -54,9 +54,9 @@ class LineExam:
     """
 
     def __init__(
-        self, purpose: str, lines: LineTimes, times: StepTimes, *, foreseen: bool = False
+        self, purpose: Purpose, lines: LineTimes, times: StepTimes, *, foreseen: bool = False
     ) -> None:
-        self.purpose = purpose
+        self.purpose: Purpose = purpose
         self.turn: Turn | None = None
         self.profile: Profile | None = None
         """Of ordinary steps, when it is over."""
@@ -147,36 +147,36 @@ class LineExam:
         if self.purpose in ("reference", "waits", "slow"):
             if len(chosen) < 2 and self.purpose != "waits":
                 return None
-            profile.counts = {
-                "parameters": parameters,
-                "registered": step_counts.registered_on(models()),
-                "retries": step_counts.retries(),
-                "delayed": self._delayed / len(self._walls),
-            }
+            profile.counts = StepCounts(
+                parameters=parameters,
+                registered=step_counts.registered_on(models()),
+                retries=step_counts.retries(),
+                delayed=self._delayed / len(self._walls),
+            )
         return profile
 
-    def data(self, now: Profile, reference: Profile | None, feed: Feed) -> dict[str, Any]:
-        """What goes into the event."""
-        times, places = self._times, Places()
-        data: dict[str, Any] = {
-            "look": self.purpose,
-            "rare": self.rare,
-            "times": times.measured(),
-            "batch": feed.batch,
-            "cores": cores_here(),
-            "passes": feed.passes,
-            "turn": places.turn(self.turn) if self.turn is not None else None,
-        }
-        baseline = reference if self.purpose == "slow" else None
-        if self.purpose == "stall":
-            baseline = self.profile or reference
-            stalls = times.stalled(_WITHIN)
-            data["stalls"] = [[s.step, round(s.excess, 6), s.step in feed.epochs] for s in stalls]
-            data["feeds"] = places.feeding(now)
-        data["now"] = places.profile(now, baseline)
-        if baseline is not None:
-            data["baseline"] = places.profile(baseline, now)
-        if self.purpose == "slow":
-            data["registering"] = places.registering()
-            data["history"] = places.history(now)
-        return data | places.data()
+    def measured(
+        self, now: Profile, reference: Profile | None, feed: Feed, ranks: int
+    ) -> TimedLines:
+        """What the event says of the steps; ``ranks`` train together."""
+        times, places, purpose = self._times, Places(), self.purpose
+        slow, stall = purpose == "slow", purpose == "stall"
+        baseline = reference if slow else (self.profile or reference) if stall else None
+        stalls = times.stalled(_WITHIN) if stall else ()
+        return TimedLines(
+            look=purpose,
+            rare=self.rare,
+            times=times.measured(),
+            batch=feed.batch,
+            cores=cores_here(),
+            passes=feed.passes,
+            ranks=ranks,
+            turn=places.turn(self.turn) if self.turn is not None else None,
+            stalls=tuple((s.step, round(s.excess, 6), s.step in feed.epochs) for s in stalls),
+            feeds=places.feeding(now) if stall else (),
+            now=places.profile(now, baseline),
+            baseline=places.profile(baseline, now) if baseline is not None else None,
+            registering=places.registering() if slow else (),
+            history=places.history(now) if slow else (),
+            **places.told(),
+        )

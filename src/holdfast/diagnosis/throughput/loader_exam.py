@@ -1,4 +1,4 @@
-"""Which line of a dataset keeps the loader's workers busy: the data of a ``loader_times`` event.
+"""Which line of a dataset keeps the loader's workers busy: a ``loader_times`` event.
 
 Threads in the workers know (``worker_samples``). Where they do not, and it is allowed, a few
 samples are made again in this process, for half a second or one sample; the RNG state of Python,
@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from ...probes.batches import LoaderLedger
+from ...records.lines import TimedLoader
 from ...run.host_cores import cores_here
 from . import worker_samples
 from .line_times import LineTimes
@@ -72,8 +73,8 @@ class LoaderExam:
         mean = max(recent) / 2 if self._rare else sum(recent) / len(recent)
         return waited >= mean or self._steps >= _HUNT
 
-    def look(self, feed: Feed, lines: LineTimes) -> dict[str, Any]:
-        """What goes into the event; without lines where nobody has seen any."""
+    def look(self, feed: Feed, lines: LineTimes) -> TimedLoader:
+        """What the event says; without lines where nobody has seen any."""
         source, places = feed.source, Places()
         pids = [worker.pid for worker in getattr(source, "_workers", ())]
         look = worker_samples.look(pids, self._times.middle, feed.batch) or LoaderLook()
@@ -82,21 +83,21 @@ class LoaderExam:
         if self._may_fetch and (not look.samples or self._rare):
             look = make_samples(source, self._indices, lines) or LoaderLook()
         index, slowest = max(look.samples, key=lambda sample: sample[1], default=(None, 0.0))
-        return {
-            "rare": self._rare,
-            "times": self._times.measured(),
-            "workers": len(pids),
-            "passes": feed.passes,
-            "samples": len(look.samples),
-            "per_sample": round(look.per_sample, 8),
-            "made": None if made is None else round(made, 8),
-            "cores": cores_here(),
-            "slowest": [None if index is None else str(index), round(slowest, 8)],
-            "lines": [places.line(line) for line in look.lines[:_LINES]],
-            "asks": places.line(Line((self._asks,))),
-            "may_fetch": self._may_fetch,
-            **places.data(),
-        }
+        return TimedLoader(
+            rare=self._rare,
+            times=self._times.measured(),
+            workers=len(pids),
+            passes=feed.passes,
+            samples=len(look.samples),
+            per_sample=round(look.per_sample, 8),
+            made=None if made is None else round(made, 8),
+            cores=cores_here(),
+            slowest=(None if index is None else str(index), round(slowest, 8)),
+            lines=tuple(places.line(line) for line in look.lines[:_LINES]),
+            asks=places.line(Line((self._asks,))),
+            may_fetch=self._may_fetch,
+            **places.told(),
+        )
 
 
 @contextlib.contextmanager

@@ -1,9 +1,6 @@
-"""Measured lines as plain data for an Event, with what the source says at each of them.
+"""Measured lines as parts of an Event, with what the source says at each of them.
 
-A place (file and line) is written down once and referred to by its number:
-
-    {"files": ["train.py"], "places": [{"at": [0, 57], "code": "x = slow(y)", "calls": ["slow"],
-     "loop": [50, 60]}], "source": [[[56, "for x in data:"], [57, "    x = slow(y)"]]]}
+A place (file and line) is written down once and referred to by its number (``records.lines``).
 """
 
 from __future__ import annotations
@@ -11,8 +8,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 from linecache import getline
-from typing import Any
+from typing import TypedDict
 
+from ...records.lines import CodePlace, LineCost, Numbers, TimedLoop, TimedStep
 from ..source.caches import asked_before
 from ..source.excerpts import source_of
 from ..source.growers import habits, registers
@@ -40,13 +38,21 @@ _FILES = 16
 _SOURCE = 160
 
 
+class ToldPlaces(TypedDict):
+    """Those fields of an event that say which places its numbers mean."""
+
+    files: tuple[str, ...]
+    places: tuple[CodePlace, ...]
+    source: tuple[tuple[tuple[int, str], ...], ...]
+
+
 class Places:
     """The places of one event."""
 
     def __init__(self) -> None:
         self._files: dict[str, int] = {}
         self._known: dict[Spot, int] = {}
-        self._places: list[dict[str, Any]] = []
+        self._places: list[CodePlace] = []
         self._source: dict[str, dict[int, str]] = {}
         self._lines = 0
 
@@ -54,12 +60,14 @@ class Places:
         """The number of a place, which is written down when it is asked for first."""
         if spot not in self._known:
             file, line = spot
-            at = statement(file, line)
-            place: dict[str, Any] = {"at": [self._files.setdefault(file, len(self._files)), line]}
-            place |= {"first": at.first, "code": at.text[:_CODE], "calls": list(at.calls[:12])}
-            loop = loop_of(file, line)
-            if loop[0]:
-                place["loop"] = list(loop)
+            at, loop = statement(file, line), loop_of(file, line)
+            place = CodePlace(
+                at=(self._files.setdefault(file, len(self._files)), line),
+                first=at.first,
+                code=at.text[:_CODE],
+                calls=at.calls[:12],
+                loop=loop if loop[0] else (0, 0),
+            )
             self._known[spot] = len(self._places)
             self._places.append(place)
             self._quote(source_of(file, line).excerpt, file)
@@ -67,74 +75,79 @@ class Places:
                 self._quote([[loop[0], getline(file, loop[0]).rstrip("\n")]], file)
         return self._known[spot]
 
-    def line(self, line: Line) -> dict[str, Any]:
+    def line(self, line: Line) -> LineCost:
         """One line; one that is passed for its data also with the cache that is asked before."""
-        data: dict[str, Any] = {
-            "path": [self.number(spot) for spot in line.path],
-            "function": line.function,
-            "mark": line.mark,
-            "direct": line.direct,
-            "seconds": round(line.seconds, 8),
-            "hits": round(line.hits, 1),
-        }
-        if line.mark == FETCH and (cache := asked_before(line.path)) is not None:
-            data["cache"] = self.number(cache)
-        return data
+        path = tuple(self.number(spot) for spot in line.path)
+        cache = asked_before(line.path) if line.mark == FETCH else None
+        return LineCost(
+            path=path,
+            function=line.function,
+            mark=line.mark,
+            direct=line.direct,
+            seconds=round(line.seconds, 8),
+            hits=round(line.hits, 1),
+            cache=None if cache is None else self.number(cache),
+        )
 
-    def profile(self, profile: Profile, beside: Profile | None = None) -> dict[str, Any]:
+    def profile(self, profile: Profile, beside: Profile | None = None) -> TimedStep:
         """The lines of a step that matter, there or in another step beside it."""
         spots = {line.spot for line in _matter(profile)}
         spots |= {line.spot for line in _matter(beside)} if beside is not None else set[Spot]()
         lines = [line for line in profile.lines if line.spot in spots][:_LINES]
         chosen = {id(line) for line in lines}
         lines += [line for line in _leading(profile.lines) if id(line) not in chosen]
-        return {
-            "seconds": round(profile.seconds, 8),
-            "per_model": round(profile.per_model, 1),
-            "lines": [self.line(line) for line in lines],
-            **profile.counts,
-        }
+        counts = profile.counts
+        return TimedStep(
+            seconds=round(profile.seconds, 8),
+            per_model=round(profile.per_model, 1),
+            lines=tuple(self.line(line) for line in lines),
+            parameters=counts.parameters,
+            registered=counts.registered,
+            registered_before=counts.registered_before,
+            retries=counts.retries,
+            delayed=counts.delayed,
+        )
 
-    def turn(self, turn: Turn) -> dict[str, Any]:
+    def turn(self, turn: Turn) -> TimedLoop:
         """The loop of the steps and the one around it."""
         around = outer(turn)
-        return {
-            "path": [self.number(spot) for spot in turn.path],
-            "loop": [turn.depth, turn.first, turn.last],
-            "outer": [around.depth, around.first, around.last],
-        }
+        return TimedLoop(
+            path=tuple(self.number(spot) for spot in turn.path),
+            loop=(turn.depth, turn.first, turn.last),
+            outer=(around.depth, around.first, around.last),
+        )
 
-    def registering(self) -> list[int]:
+    def registering(self) -> Numbers:
         """Lines that register hooks or parametrizations, in the files so far."""
         found = [(file, line) for file in self._files for line in registers(file)]
-        return [self.number(spot) for spot in found[:_LEADING]]
+        return tuple(self.number(spot) for spot in found[:_LEADING])
 
-    def feeding(self, profile: Profile) -> list[int]:
+    def feeding(self, profile: Profile) -> Numbers:
         """Lines that make what a backward pass goes through."""
         spots = [spot for line in _matter(profile) for spot in line.path]
         training = training_in(tuple(dict.fromkeys(file for file, _ in spots))[:_FILES])
         made = training.lines | training.handed
-        return [
+        return tuple(
             self.number(spot)
             for spot in dict.fromkeys(spots)
             if (found := innermost(*spot)) is not None and (spot[0], found.node.lineno) in made
-        ]
+        )
 
-    def history(self, profile: Profile) -> list[list[Any]]:
+    def history(self, profile: Profile) -> tuple[tuple[int, str], ...]:
         """Lines with what they read, or a line that leads there, and the source lets grow."""
-        found: list[list[Any]] = []
+        found: list[tuple[int, str]] = []
         for line in _matter(profile):
             if line.direct and (name := next(filter(None, map(_growing, line.path[::-1])), "")):
-                found.append([self.number(line.spot), name])
-        return found
+                found.append((self.number(line.spot), name))
+        return tuple(found)
 
-    def data(self) -> dict[str, Any]:
-        """All of them."""
-        source = [sorted(self._source.get(file, {}).items()) for file in self._files]
+    def told(self) -> ToldPlaces:
+        """All that have a number so far: the last arguments of the event that refers to them."""
+        source = (sorted(self._source.get(file, {}).items()) for file in self._files)
         return {
-            "files": [from_here(file) for file in self._files],
-            "places": self._places,
-            "source": [[list(pair) for pair in lines] for lines in source],
+            "files": tuple(from_here(file) for file in self._files),
+            "places": tuple(self._places),
+            "source": tuple(map(tuple, source)),
         }
 
     def _quote(self, lines: Iterable[Sequence[int | str]], file: str) -> None:

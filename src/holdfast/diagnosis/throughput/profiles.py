@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from ...records.lines import StepCounts
 from ..source.loops import loop_around
 from ..source.place import frames_from, kind_of
 from .line_tree import INPUTS
@@ -43,7 +44,7 @@ class Profile:
     models: float = 0.0
     """Outermost calls of modules."""
     lines: list[Line] = field(default_factory=list[Line])
-    counts: dict[str, float] = field(default_factory=dict[str, float])
+    counts: StepCounts = field(default_factory=StepCounts)
     """What else was counted of it (``step_counts``)."""
 
     @property

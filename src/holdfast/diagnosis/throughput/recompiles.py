@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...records.times import Recompiled
 from ..source.excerpts import source_of
 from ..source.growers import habits
 from ..source.loops import statement
@@ -45,20 +46,22 @@ class Compiled:
     reason: str = ""
     """The last one, in full."""
 
-    def measured(self) -> dict[str, Any]:
-        """Plain data for an Event."""
-        return {
-            "file": from_here(self.file),
-            "line": self.line,
-            "code": statement(self.file, self.line).text[:160] if self.line else "",
-            "excerpt": source_of(self.file, self.line).excerpt if self.line else [],
-            "name": self.name,
-            "defined": self.defined,
-            "times": self.times,
-            "same": max(self.reasons.values(), default=0),
-            "seconds": round(self.seconds, 3),
-            "guard": self.reason,
-        }
+    def measured(self, trained: float) -> Recompiled:
+        """What an Event says of it; ``trained``: seconds of the steps so far."""
+        around = source_of(self.file, self.line).excerpt if self.line else []
+        return Recompiled(
+            file=from_here(self.file),
+            line=self.line,
+            code=statement(self.file, self.line).text[:160] if self.line else "",
+            excerpt=tuple((int(number), str(text)) for number, text in around),
+            name=self.name,
+            defined=self.defined,
+            times=self.times,
+            same=max(self.reasons.values(), default=0),
+            seconds=round(self.seconds, 3),
+            guard=self.reason,
+            trained=round(trained, 3),
+        )
 
 
 class Recompiles:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+
+from ...records.lines import StepPace
 
 BLOCK = 8
 # The first steps: compilation, first allocations, caches.
@@ -199,13 +200,13 @@ class StepTimes:
         least = min((stall.excess for stall in known), default=0.0)
         return wall > self.limit and wall >= self.typical + least / 1.5
 
-    def measured(self) -> dict[str, Any]:
-        """Seconds of steps as plain data for an Event."""
-        return {
-            "fastest_block": round(self.reference, 8) if self.blocks else 0.0,
-            "last_block": round(self.middle, 8),
-            "typical": round(self.typical, 8),
-            "waiting": round(self.share_waited(16), 4),
-            "busier": self.busier,
-            "seconds": round(self.seconds, 4),
-        }
+    def measured(self) -> StepPace:
+        """Seconds of steps so far, for an Event."""
+        return StepPace(
+            fastest_block=round(self.reference, 8) if self.blocks else 0.0,
+            last_block=round(self.middle, 8),
+            typical=round(self.typical, 8),
+            waiting=round(self.share_waited(16), 4),
+            busier=self.busier,
+            seconds=round(self.seconds, 4),
+        )

@@ -14,6 +14,7 @@ from typing import Any
 from ...config import Settings
 from ...probes.ranks import ranks
 from ...probes.step_record import StepRecord
+from ...records.lines import Purpose
 from ..aside import aside
 from ..training import Training
 from . import host_reads
@@ -50,7 +51,7 @@ class TimeWatch:
         self._reading = False
         """Reads of tensors are being counted."""
         self._reference: Profile | None = None
-        self._registered = 0.0
+        self._registered = 0
         """Hooks at the last look."""
 
     # ------------------------------------------------------------------ moments
@@ -98,16 +99,17 @@ class TimeWatch:
         clock = self._clock
         if self._reading:
             self._reading = False
-            if data := host_reads.end():
-                self._training.record("tensor_reads", data | {"times": self._times.measured()})
+            if (ledger := host_reads.end()) is not None:
+                told = ledger.measured(self._times.measured())
+                self._training.record(told.kind, told.to_dict())
         if record.opt != self._optimizer:
             self._new_stage(record.opt)
         if not self._recompiles.attached and "torch._dynamo" in sys.modules:
             self._recompiles.attach()
         if self._recompiles.news:
             for compiled in self._recompiles.look():
-                data = compiled.measured() | {"trained": round(self._times.seconds, 3)}
-                self._training.record("recompile", data)
+                told = compiled.measured(self._times.seconds)
+                self._training.record(told.kind, told.to_dict())
             return  # a step with a compilation in it says nothing about the others
         if self._exam is not None:
             self._examined(self._exam, record, frame)
@@ -135,7 +137,7 @@ class TimeWatch:
         self._clock.home = None
         self._orders.foreseen = 0
 
-    def _order(self, purpose: str, *, foreseen: bool = False) -> None:
+    def _order(self, purpose: Purpose, *, foreseen: bool = False) -> None:
         if purpose == "waits" and self._feed.workers:
             self._exam = LoaderExam(self._times, fetch=self._may_fetch)
         else:
@@ -158,7 +160,8 @@ class TimeWatch:
         elif exam.late(self._clock.waited):
             self._exam = None
             if self._feed.source is not None and ranks() == 1:
-                self._training.record("loader_times", exam.look(self._feed, self._lines))
+                told = exam.look(self._feed, self._lines)
+                self._training.record(told.kind, told.to_dict())
 
     def _looked_at_lines(self, exam: LineExam, record: StepRecord) -> None:
         if self._clock.home is None and exam.home is not None:
@@ -166,14 +169,13 @@ class TimeWatch:
             self._clock.home = exam.home
             return
         now = exam.measure(len(record.positions), self._training.known_models)
-        if now is not None and "registered" in now.counts:
-            self._registered, now.counts["registered_before"] = (
-                now.counts["registered"],
-                self._registered,
-            )
         if now is not None:
-            data = exam.data(now, self._reference, self._feed)
-            self._training.record("line_times", data | {"ranks": ranks()})
+            # Every step has parameters: 0 says that nobody has counted.
+            if now.counts.parameters:
+                before, self._registered = self._registered, now.counts.registered
+                now.counts = now.counts.replace(registered_before=before)
+            told = exam.measured(now, self._reference, self._feed, ranks())
+            self._training.record(told.kind, told.to_dict())
         # The first look shows ordinary steps, whatever has ordered it: one more would say no more.
         first = self._reference is None and exam.ordinary
         if first:
