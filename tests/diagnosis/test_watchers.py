@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -46,3 +48,25 @@ def test_they_rest_where_the_guard_is_above_its_allowance(trained):
 @pytest.mark.slow
 def test_they_watch_where_it_is_not(trained):
     assert all(trained(400, budget=1.0))
+
+
+def test_a_part_that_eval_freezes_is_trained_while_they_rest(make_engine: MakeEngine):
+    engine = make_engine(Settings(), budget=0.0)
+    frozen, head = nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 2)
+    model = nn.Sequential(frozen, nn.Tanh(), head, nn.Tanh(), nn.Linear(2, 1))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    told: list[str] = []
+    memory = engine.state.watchers.memory
+    assert memory is not None
+    memory.evaluation._record = lambda kind, data: told.append(kind)
+    for step in range(700):
+        if step % 5 == 0:
+            engine.trains()
+            engine.evaluates(sys._getframe())
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+    rested = not engine.state.watchers.on
+    engine.close()
+    assert rested and "watchers" not in engine.off
+    assert told == []

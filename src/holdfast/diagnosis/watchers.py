@@ -42,13 +42,26 @@ class Watchers:
         self.on = self.memory is not None or self.time is not None
         self.resumes = math.inf
         """The step from which on they watch again."""
+        self.evaluates = False
+        """``eval()`` was called and no backward pass has come since: the next one is told."""
         self._budget = budget
         self._rests = _FIRST
 
     def backward(self, loss: object) -> None:
         """``backward`` is about to be called on ``loss``, for the outermost time."""
-        if self.memory is not None:
+        self.evaluates = False
+        if self.memory is None:
+            return
+        if self.on:
             self.memory.backward(loss)
+        else:
+            self.memory.evaluation.backward(loss)
+
+    def evaluation_begins(self, frame: FrameType) -> None:
+        """``eval()`` was called on a module."""
+        if self.memory is not None:
+            self.memory.evaluation.begins(frame)
+            self.evaluates = self.memory.evaluation.open
 
     def fetched(self, iterator: Any, frame: FrameType) -> None:
         """The loop has its next batch; ``frame`` leads to the line that asked for it."""

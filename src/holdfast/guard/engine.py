@@ -284,9 +284,11 @@ class Engine(EnginePart):
 
     def evaluates(self, frame: FrameType) -> None:
         """``eval()`` was called on a module."""
-        memory = self.state.watchers.memory
-        if memory is not None and not torch.compiler.is_compiling():
-            attempt(self, "watchers", memory.evaluation.begins, frame)
+        watchers = self.state.watchers
+        if watchers.memory is not None and not torch.compiler.is_compiling():
+            # The backward pass of a part that is frozen by eval() must be seen, to end it.
+            self._hooks.backward.leave_stretch()
+            attempt(self, "watchers", watchers.evaluation_begins, frame)
 
     def trains(self) -> None:
         """``train()`` was called on a module while an evaluation was going on."""

@@ -104,9 +104,10 @@ class BackwardHooks(EnginePart):
         if followed.looking and "followed losses" not in self.off:
             attempt(self, "followed losses", followed.saw, tensors, loss, sys._getframe())
         self._investigation.calls_backward(tensors)
-        if self._watchers.on and "watchers" not in self.off:
+        watchers = self._watchers
+        if (watchers.on or watchers.evaluates) and "watchers" not in self.off:
             try:
-                self._watchers.backward(tensors)
+                watchers.backward(tensors)
             except Exception as error:
                 self.failed("watchers", error)
         if not self._investigation.idle:
