@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..types import Event
-from ._events import number
+from ..records.memory import GraphChain, HeldValue, ValueGrowth
+from ..types import Severity
 from ._growth import (
     GRAPHS,
     GrowthOptions,
@@ -15,9 +15,10 @@ from ._growth import (
     in_evaluation,
     substance,
     unbounded,
+    weight_of,
 )
 from ._memory import (
-    MemoryDetector,
+    VariableDetector,
     amount,
     at,
     code_of,
@@ -27,7 +28,7 @@ from ._source_change import detached, replaced
 from ._window import Window
 
 
-class GraphKept(MemoryDetector):
+class GraphKept(VariableDetector[ValueGrowth | GraphChain]):
     """Memory leak: a variable keeps the autograd graphs of past steps alive.
 
     What it detects:
@@ -79,7 +80,7 @@ class GraphKept(MemoryDetector):
 
     code = "MEM002"
     name = "graph_kept"
-    kinds = ("growth", "graph_chain")
+    kinds = (ValueGrowth, GraphChain)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GrowthOptions):
@@ -94,71 +95,78 @@ class GraphKept(MemoryDetector):
         consumed: int = 60
         share: float = 0.1
 
-    def believes(self, event: Event) -> bool:
+    def believes(self, measured: ValueGrowth | GraphChain) -> bool:
         """Whether the script keeps graphs that nothing will use."""
-        data, options = event.data, self.options
-        if event.kind == "graph_chain":
-            held, used = number(event, "held"), number(event, "in_use")
-            return not data.get("fed") and not held < options.share * used
-        if substance(event) != GRAPHS:
+        options = self.options
+        if isinstance(measured, GraphChain):
+            if measured.held is None or measured.in_use is None:
+                return not measured.fed
+            return not measured.fed and measured.held >= options.share * measured.in_use
+        if substance(measured) != GRAPHS:
             return False
-        if data.get("single"):
-            return grows_for_ever(event, options)
-        enough = options.consumed if data.get("shrinks") else 0
-        return unbounded(event, options) and number(event, "steps") >= enough
+        if measured.single:
+            return grows_for_ever(measured, options)
+        enough = options.consumed if measured.shrinks else 0
+        return unbounded(measured, options) and measured.steps >= enough
 
-    def cause(self, window: Window, event: Event) -> str:
+    def weight(self, measured: ValueGrowth | GraphChain) -> Severity:
+        """An error where it has ended the run."""
+        return weight_of(measured, self.severity)
+
+    def cause(self, window: Window, measured: ValueGrowth | GraphChain) -> str:
         """An evaluation, where it is one that builds them."""
-        return in_evaluation(window, event)
+        return in_evaluation(window, measured)
 
-    def what(self, event: Event) -> str:
+    def what(self, measured: ValueGrowth | GraphChain) -> str:
         """The variable, the line and for how long."""
-        data = event.data
-        steps, rate = number(event, "steps"), number(event, "rate")
-        how = f"{rate:.3g} more per step" if rate > 0 else f"back over {steps:.0f} steps"
-        held = number(event, "held")
-        what = f" ({amount(held)})" if held > 0 else ""
-        path = data.get("path", "a variable")
-        return f"{path} keeps the graphs of past steps alive{what}, {how}{at(data)}"
+        rate = measured.rate if isinstance(measured, ValueGrowth) else 0
+        how = f"{rate:.3g} more per step" if rate > 0 else f"back over {measured.steps:.0f} steps"
+        held = measured.held if isinstance(measured, GraphChain) else None
+        what = f" ({amount(held)})" if held else ""
+        path = measured.path
+        return f"{path} keeps the graphs of past steps alive{what}, {how}{at(measured)}"
 
-    def next_move(self, event: Event) -> str:
+    def next_move(self, measured: ValueGrowth | GraphChain) -> str:
         """Where to write ``.item()`` or ``.detach()``."""
-        return detach_advice(event.data)
+        return detach_advice(measured)
 
-    def headline(self, event: Event) -> str:
+    def headline(self, measured: ValueGrowth | GraphChain) -> str:
         """The variable that keeps them."""
-        return f"{event.data.get('path') or 'a variable'} keeps the graphs of past steps alive"
+        return f"{measured.path or 'a variable'} keeps the graphs of past steps alive"
 
-    def diff(self, event: Event) -> str:
+    def diff(self, measured: ValueGrowth | GraphChain) -> str:
         """The same line, storing the value without its graph, where no backward pass needs it."""
-        if event.data.get("feeds"):
+        if measured.feeds:
             return ""
-        return replaced(event.data, _detached(event.data, str(event.data.get("code") or "")))
+        return replaced(measured.to_dict(), _detached(measured, measured.code))
 
-    def numbers(self, event: Event) -> Mapping[str, Any]:
+    def numbers(self, measured: ValueGrowth | GraphChain) -> Mapping[str, Any]:
         """How far back, and what the process says."""
-        held = {"held": number(event, "held")} if "held" in event.data else {}
-        return {name: number(event, name) for name in ("rate", "age", "heap_slope")} | held
+        slope = {"heap_slope": measured.heap_slope}
+        if isinstance(measured, ValueGrowth):
+            return {"rate": measured.rate, **slope}
+        held = {} if measured.held is None else {"held": float(measured.held)}
+        return {"age": float(measured.age), **slope, **held}
 
 
-def _detached(data: Mapping[str, Any], code: str) -> str:
+def _detached(held: HeldValue, code: str) -> str:
     """The line without the graph, where what it stores is a tensor itself."""
-    return detached(code, single=bool(data.get("single"))) if data.get("plain") else ""
+    return detached(code, single=held.single) if held.plain else ""
 
 
-def detach_advice(data: Mapping[str, Any]) -> str:
+def detach_advice(held: HeldValue) -> str:
     """The change for the line that stores."""
-    line = code_of(data)
-    path = str(data.get("path") or "the tensor")
-    if data.get("feeds"):
+    line = code_of(held)
+    path = held.path or "the tensor"
+    if held.feeds:
         return (
             f"a backward pass goes through what {path} holds: empty it after that pass, and detach "
             "what is kept for longer"
         )
-    new = _detached(data, line)
+    new = _detached(held, line)
     if new:
         return f"cut the graph: `{line}` -> `{new}`"
     where = f" in `{line}`" if line else ""
     return f"store numbers, not graphs, in {path}: .item() or .detach() each tensor{where}" + (
-        f", {place_of(data)}" if place_of(data) else ""
+        f", {place_of(held)}" if place_of(held) else ""
     )

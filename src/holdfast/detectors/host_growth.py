@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..types import Event, Severity
-from ._events import number
-from ._growth import OBJECTS, GrowthDetector
+from ..records.memory import ValueGrowth
+from ..types import Severity
+from ._growth import OBJECTS, GrowthDetector, speed
 from ._memory import amount, at, code_of
 
 
@@ -69,27 +69,27 @@ class HostGrowth(GrowthDetector):
 
         warn: float = 32 * 1024.0
 
-    def weight(self, event: Event) -> Severity:
+    def weight(self, measured: ValueGrowth) -> Severity:
         """Slow growth matters in very long runs only."""
-        return self.severity if number(event, "bytes") >= self.options.warn else Severity.INFO
+        return self.severity if measured.bytes >= self.options.warn else Severity.INFO
 
-    def what(self, event: Event) -> str:
+    def what(self, measured: ValueGrowth) -> str:
         """The name, the line and the amount."""
         return (
-            f"{event.data.get('path', 'a container')} grows by {amount(number(event, 'bytes'))} of "
-            f"host memory per step{at(event.data)}"
+            f"{measured.path} grows by {amount(measured.bytes)} of host memory per step"
+            f"{at(measured)}"
         )
 
-    def next_move(self, event: Event) -> str:
+    def next_move(self, measured: ValueGrowth) -> str:
         """What to do at that line."""
-        path, line = str(event.data.get("path") or "the container"), code_of(event.data)
+        path, line = measured.path or "the container", code_of(measured)
         where = f" at `{line}`" if line else ""
-        if event.data.get("read"):
+        if measured.read:
             return (
                 f"the loop reads {path}: where its newest items are enough, take the old ones out"
                 f"{where}; where all are needed, it grows on purpose"
             )
-        if event.data.get("single"):
+        if measured.single:
             return (
                 f"write each part to a file instead of joining it to {path}{where}, or begin "
                 f"{path} anew when it has been used"
@@ -102,10 +102,10 @@ class HostGrowth(GrowthDetector):
             f"{bound}{path}.clear() after use"
         )
 
-    def headline(self, event: Event) -> str:
+    def headline(self, measured: ValueGrowth) -> str:
         """What grows."""
-        return f"{event.data.get('path') or 'a container'} grows with every step"
+        return f"{measured.path or 'a container'} grows with every step"
 
-    def numbers(self, event: Event) -> Mapping[str, Any]:
+    def numbers(self, measured: ValueGrowth) -> Mapping[str, Any]:
         """How much and how fast."""
-        return {name: number(event, name) for name in ("rate", "size", "heap_slope")}
+        return speed(measured)

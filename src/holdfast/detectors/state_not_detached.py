@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..types import Event
-from ._events import number
-from ._memory import MemoryDetector, at, code_of
+from ..records.memory import GraphChain
+from ..types import Severity
+from ._growth import weight_of
+from ._memory import VariableDetector, at, code_of
 from ._source_change import carried_together, followed_by, target_in
 
 
-class StateNotDetached(MemoryDetector):
+class StateNotDetached(VariableDetector[GraphChain]):
     """State carried from step to step is not detached: the next loss reaches back through it.
 
     What it detects:
@@ -59,52 +60,55 @@ class StateNotDetached(MemoryDetector):
 
     code = "MEM003"
     name = "state_not_detached"
-    kinds = ("graph_chain",)
+    kinds = (GraphChain,)
 
-    def believes(self, event: Event) -> bool:
+    def believes(self, measured: GraphChain) -> bool:
         """Whether a state carries its graph on into the loss."""
-        return bool(event.data.get("fed"))
+        return measured.fed
 
-    def what(self, event: Event) -> str:
+    def weight(self, measured: GraphChain) -> Severity:
+        """An error where it has ended the run."""
+        return weight_of(measured, self.severity)
+
+    def what(self, measured: GraphChain) -> str:
         """The state, and how far back the loss reaches."""
-        age = number(event, "age")
-        path = event.data.get("path", "carried state")
-        return f"{path} carries its graph into the next step: it reaches back {age:.0f} " + (
-            f"step{'s' * (age != 1)}{at(event.data)}"
+        age = measured.age
+        return f"{measured.path} carries its graph into the next step: it reaches back {age} " + (
+            f"step{'s' * (age != 1)}{at(measured)}"
         )
 
-    def next_move(self, event: Event) -> str:
+    def next_move(self, measured: GraphChain) -> str:
         """Where to detach."""
-        data, line = event.data, code_of(event.data)
-        then = "; then remove retain_graph" if data.get("retains") else ""
-        if not data.get("again", True):
+        line = code_of(measured)
+        then = "; then remove retain_graph" if measured.retains else ""
+        if not measured.again:
             # Behind a line that runs more often, it would cut within the step.
-            name = str(data.get("path") or "the state").split("[")[0]
-            cut = _cut(event, name)
+            cut = _cut(measured, (measured.path or "the state").split("[")[0])
             return f"add `{cut}` once in a step, after its backward pass and nowhere else{then}"
         after = f" after `{line}`" if line else ""
-        return f"add `{_cut(event)}`{after}, before the next step uses it{then}"
+        return f"add `{_cut(measured)}`{after}, before the next step uses it{then}"
 
-    def headline(self, event: Event) -> str:
+    def headline(self, measured: GraphChain) -> str:
         """The state that carries it."""
-        return f"{event.data.get('path') or 'a state'} carries its graph into the next step"
+        return f"{measured.path or 'a state'} carries its graph into the next step"
 
-    def diff(self, event: Event) -> str:
+    def diff(self, measured: GraphChain) -> str:
         """The line that cuts the graph, behind the one that makes the state in every step."""
-        data = event.data
-        if data.get("differentiated") or not data.get("again", True):
+        if measured.differentiated or not measured.again:
             return ""  # its own gradient is asked for, or the line does not run once in each step
-        return followed_by(data, _cut(event))
+        return followed_by(measured.to_dict(), _cut(measured))
 
-    def numbers(self, event: Event) -> Mapping[str, Any]:
+    def numbers(self, measured: GraphChain) -> Mapping[str, Any]:
         """How far back, and the growth of the process."""
-        return {name: number(event, name) for name in ("age", "depth", "heap_slope")}
+        depth = {} if measured.depth is None else {"depth": float(measured.depth)}
+        return {"age": float(measured.age), **depth, "heap_slope": measured.heap_slope}
 
 
-def _cut(event: Event, name: str = "") -> str:
+def _cut(chain: GraphChain, name: str = "") -> str:
     """``h = h.detach()``, for a tuple of states each of them."""
-    if beside := carried_together(event.data):
+    data = chain.to_dict()
+    if beside := carried_together(data):
         return f"{', '.join(beside)} = {', '.join(f'{one}.detach()' for one in beside)}"
-    name = name or target_in(event.data) or "the state"
-    many = "[" in str(event.data.get("path") or "")
+    name = name or target_in(data) or "the state"
+    many = "[" in chain.path
     return f"{name} = " + (f"tuple(s.detach() for s in {name})" if many else f"{name}.detach()")

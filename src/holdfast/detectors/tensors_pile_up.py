@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..types import Event
-from ._events import number
-from ._growth import TENSORS, GrowthDetector, in_evaluation
+from ..records.memory import ValueGrowth
+from ._growth import TENSORS, GrowthDetector, in_evaluation, speed
 from ._memory import amount, at, code_of
 from ._window import Window
 
@@ -60,34 +59,30 @@ class TensorsPileUp(GrowthDetector):
     name = "tensors_pile_up"
     made_of = TENSORS
 
-    def cause(self, window: Window, event: Event) -> str:
+    def cause(self, window: Window, measured: ValueGrowth) -> str:
         """MEM004, where an evaluation collects them."""
-        return in_evaluation(window, event)
+        return in_evaluation(window, measured)
 
-    def what(self, event: Event) -> str:
+    def what(self, measured: ValueGrowth) -> str:
         """The variable, the line and the amount."""
-        data, where = event.data, "device" if event.data.get("on_device") else "host"
-        emptied = f"; the script empties it, but not in {number(event, 'steps'):.0f} steps"
+        where = "device" if measured.on_device else "host"
+        emptied = f"; the script empties it, but not in {measured.steps:.0f} steps"
         return (
-            f"{data.get('path', 'a container')} grows by {amount(number(event, 'bytes'))} of "
-            f"tensors ({where}) per step{at(data)}{emptied if data.get('shrinks') else ''}"
+            f"{measured.path} grows by {amount(measured.bytes)} of tensors ({where}) per step"
+            f"{at(measured)}{emptied if measured.shrinks else ''}"
         )
 
-    def next_move(self, event: Event) -> str:
+    def next_move(self, measured: ValueGrowth) -> str:
         """What to do at that line."""
-        return bound_advice(event)
+        return bound_advice(measured)
 
-    def headline(self, event: Event) -> str:
+    def headline(self, measured: ValueGrowth) -> str:
         """What grows."""
-        return f"{event.data.get('path') or 'a container'} grows with every step"
+        return f"{measured.path or 'a container'} grows with every step"
 
-    def numbers(self, event: Event) -> Mapping[str, Any]:
+    def numbers(self, measured: ValueGrowth) -> Mapping[str, Any]:
         """How much and how fast."""
-        names = ("rate", "size", "heap_slope")
-        return {
-            **{name: number(event, name) for name in names},
-            "on_device": bool(event.data.get("on_device")),
-        }
+        return {**speed(measured), "on_device": measured.on_device}
 
 
 # By kind: how the last few are kept, and how it becomes empty.
@@ -101,13 +96,11 @@ _ENDS = {
 }
 
 
-def bound_advice(event: Event) -> str:
+def bound_advice(grown: ValueGrowth) -> str:
     """The change for a container that only grows."""
-    data = event.data
-    path, line = str(data.get("path") or "the container"), code_of(data)
-    size, one = number(event, "size"), bool(data.get("single"))
-    many = f" ({size:.0f} {'values' if one else 'items'} now)" if size == size else ""
+    path, line, one = grown.path or "the container", code_of(grown), grown.single
+    many = f" ({grown.size:.0f} {'values' if one else 'items'} now)"
     where = f" at `{line}`" if line else ""
-    few, end = _ENDS.get("tensor" if one else str(data.get("type")), _ENDS[""])
+    few, end = _ENDS.get("tensor" if one else grown.type, _ENDS[""])
     few, end = few.format(path=path), end.format(path=path)
     return f"bound {path}{many}: {few}, reduce them to numbers{where}, or {end}"
