@@ -7,8 +7,8 @@ import pytest
 from tests.memory_events import memory_event
 
 from holdfast.detectors.judge import Judge
+from holdfast.detectors.leaks import TensorsPileUp
 from holdfast.detectors.ranking import explained
-from holdfast.detectors.tensors_pile_up import TensorsPileUp
 from holdfast.types import Severity
 
 GRAPHS = {"graphs": 1}

@@ -8,15 +8,12 @@ content decides which detector reports them, so that exactly one does.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ..records.memory import EvaluationGraphs, GraphChain, HeldValue, ValueGrowth
-from ..types import Severity
-from ._memory import VariableDetector
+from ..records.memory import EvaluationGraphs, GraphChain, HeldValue, ValueGrowth, WorkerMemory
 from ._window import Window
 from .base import Detector
 
-GRAPHS, TENSORS, OBJECTS = "graphs", "tensors", "objects"
+GRAPHS, STATES, TENSORS, OBJECTS = "graphs", "states", "tensors", "objects"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +38,15 @@ class GrowthOptions(Detector.Options):
     queue: int = 512
 
 
-def substance(grown: ValueGrowth) -> str:
-    """Kind of content of a growing value: graphs, tensors or objects."""
-    if grown.graphs > 0:
+def substance(measured: HeldValue | WorkerMemory) -> str:
+    """Kind of content of a value: graphs, a state on a graph, tensors or objects."""
+    if isinstance(measured, GraphChain):
+        return STATES if measured.fed else GRAPHS
+    if not isinstance(measured, ValueGrowth):
+        return ""
+    if measured.graphs > 0:
         return GRAPHS
-    return TENSORS if grown.tensor_bytes > grown.other_bytes else OBJECTS
+    return TENSORS if measured.tensor_bytes > measured.other_bytes else OBJECTS
 
 
 def grows_for_ever(grown: ValueGrowth, options: GrowthOptions) -> bool:
@@ -68,31 +69,9 @@ def unbounded(grown: ValueGrowth, options: GrowthOptions) -> bool:
     return not (grown.capped or bounded)
 
 
-class GrowthDetector(VariableDetector[ValueGrowth]):
-    """Base class: reports growing values with one kind of content."""
-
-    kinds = (ValueGrowth,)
-    made_of: ClassVar[str]
-    """The kind of content it reports."""
-
-    @dataclass(frozen=True, kw_only=True)
-    class Options(GrowthOptions):
-        """Thresholds of all leak detectors."""
-
-    def believes(self, measured: ValueGrowth) -> bool:
-        """Whether it grows without a bound."""
-        return substance(measured) == self.made_of and grows_for_ever(measured, self.options)
-
-
 def speed(grown: ValueGrowth) -> dict[str, float]:
     """How much and how fast, as evidence."""
     return {"rate": grown.rate, "size": float(grown.size), "heap_slope": grown.heap_slope}
-
-
-def weight_of(measured: HeldValue, severity: Severity) -> Severity:
-    """How bad it is: an error where it has ended the run."""
-    ended = isinstance(measured, GraphChain) and measured.killed
-    return Severity.ERROR if ended else severity
 
 
 def in_evaluation(window: Window, held: HeldValue) -> str:
