@@ -245,6 +245,9 @@ def test_silent_on_healthy_runs(make_rows, kind, seed):
 @each
 def test_a_document_names_every_severity_that_its_findings_may_have(detector):
     tree = ast.parse(Path(inspect.getfile(detector)).read_text())
+    # Of a file with several detectors, what is not another one's.
+    others = {other.__name__ for other in ALL if other is not detector}
+    tree.body = [n for n in tree.body if not (isinstance(n, ast.ClassDef) and n.name in others)]
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     named = {
         Severity[node.attr]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from ..records import Kind
-from ..records.memory import CodeLine, HeldValue, WorkerMemory
+from ..records.memory import CodeLine, GraphChain, HeldValue, WorkerMemory
 from ..types import Event, Finding, Severity, place_words
 from ._source_change import source_in
 from ._window import Window
@@ -152,6 +152,11 @@ class VariableDetector(MemoryDetector[Held]):
         """The variable: the same for all events about it."""
         scope = measured.scope if isinstance(measured, HeldValue) else ""
         return f"{scope}|{measured.path}"
+
+    def weight(self, measured: Held) -> Severity:
+        """How bad it is: an error where it has ended the run."""
+        ended = isinstance(measured, GraphChain) and measured.killed
+        return Severity.ERROR if ended else self.severity
 
     def evidence(self, measured: Held) -> dict[str, Any]:
         """The numbers, and the variable."""

@@ -44,11 +44,6 @@ class LeakDetector(VariableDetector[Held]):
         """Whether nothing bounds it; a graph that reaches back further and further is none."""
         return not isinstance(measured, ValueGrowth) or grows_for_ever(measured, self.options)
 
-    def weight(self, measured: Held) -> Severity:
-        """How bad it is: an error where it has ended the run."""
-        ended = isinstance(measured, GraphChain) and measured.killed
-        return Severity.ERROR if ended else self.severity
-
     def headline(self, measured: Held) -> str:
         """What grows."""
         return f"{measured.path or 'a container'} grows with every step"
