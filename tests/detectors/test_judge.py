@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.memory_events import memory_event
 
 from holdfast.detectors import ALL, HISTORY, Detector
 from holdfast.detectors.case import REMEMBERED
@@ -222,9 +223,7 @@ def test_what_is_noted_after_the_last_row_is_judged_at_the_end(make_rows):
 
 
 def split_at(step: int) -> Event:
-    data = {"module": "Net", "samples": 8, "phase": "forward", "parts": 2, "exact": True}
-    data |= {"error": "CUDA out of memory", "seconds": 0.1, "file": "train.py", "line": 7}
-    return Event(time=0.0, rank=0, step=step, kind="batch_split", data=data)
+    return memory_event("batch_split", step, error="CUDA out of memory", seconds=0.1)
 
 
 @pytest.mark.parametrize("rows_before", [3, 4, 8])

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.memory_events import memory_event
 
 from holdfast.detectors.judge import Judge
+from holdfast.detectors.leaks import TensorsPileUp
 from holdfast.detectors.ranking import explained
-from holdfast.detectors.tensors_pile_up import TensorsPileUp
 from holdfast.types import Severity
 
-HELD = {
-    "path": "losses", "name": "losses", "how": "local", "scope": "train.py:main", "seen": "trace",
-    "file": "train.py", "line": 31, "function": "main", "bytes": 65536.0, "rate": 1.0, "size": 8,
-    "steps": 8, "age": 8, "heap_slope": 5e3, "bound": 0, "single": False,
-    "graphs": 0, "tensor_bytes": 65536.0, "other_bytes": 100.0, "on_device": False,
-    "pass_steps": 0, "itself": False, "capped": False,
-    "shrinks": False, "tested": False,
-    "in_evaluation": False,
-}  # fmt: skip
 GRAPHS = {"graphs": 1}
 OBJECTS = {"other_bytes": 1e6}
 
 
 @pytest.fixture
-def judged(make_rows, make_event):
+def judged(make_rows):
     """``judged("growth", code="...")``: what is found of one event in the middle of a run."""
 
     def judge_one(kind, *, end=False, **data):
         judge = Judge()
-        event = make_event(kind, 0, 4 if not end else 20, **HELD | data)
-        judge.feed(make_rows(8), [event])
+        judge.feed(make_rows(8), [memory_event(kind, 20 if end else 4, **data)])
         judge.close()
         assert judge.errors == []
         return judge.findings
@@ -54,7 +45,7 @@ def codes(judged):
         ("growth", GRAPHS | {"single": True, "itself": True}, "MEM002"),
         ("growth", {"single": True, "itself": True}, "MEM001"),
         ("graph_chain", {}, "MEM002"),
-        ("graph_chain", {"held": 500e6, "in_use": 1e9}, "MEM002"),
+        ("graph_chain", {"held": 500_000_000, "in_use": 1_000_000_000}, "MEM002"),
         ("graph_chain", {"fed": True}, "MEM003"),
         ("graph_chain", {"fed": True, "seen": "guess"}, "MEM003"),
     ],
@@ -64,7 +55,7 @@ def test_exactly_one_detector_claims_a_measurement(codes, kind, data, code):
 
 
 def test_little_that_past_steps_hold_is_not_why_memory_ran_out(codes):
-    assert codes("graph_chain", held=5e6, in_use=1e9) == []
+    assert codes("graph_chain", held=5_000_000, in_use=1_000_000_000) == []
 
 
 @pytest.mark.parametrize(
@@ -129,19 +120,16 @@ def test_graphs_that_are_kept_after_all(codes, kind, data, code):
     assert codes(kind, **data) == [code]
 
 
-def test_the_first_measurement_that_is_believed_is_the_finding(make_rows, make_event):
-    events = [
-        make_event("growth", 0, step, **HELD | {"shrinks": True, "steps": step})
-        for step in (90, 99, 110, 120)
-    ]
+def test_the_first_measurement_that_is_believed_is_the_finding(make_rows):
+    events = [memory_event("growth", step, shrinks=True, steps=step) for step in (90, 99, 110, 120)]
     judge = Judge()
     judge.feed(make_rows(200), events)
     (finding,) = judge.findings
     assert (finding.step, finding.evidence["count"]) == (99, 1)
 
 
-def test_thresholds_can_be_tried_on_a_recorded_run(make_rows, make_event):
-    event = make_event("growth", 0, 4, **HELD | {"bytes": 5000.0})
+def test_thresholds_can_be_tried_on_a_recorded_run(make_rows):
+    event = memory_event("growth", bytes=5000.0)
     patient = TensorsPileUp(TensorsPileUp.Options(least=4000.0, clear=4500.0))
     judge = Judge([patient])
     judge.feed(make_rows(8), [event])
@@ -196,22 +184,22 @@ def test_after_the_last_row(judged):
     assert "hidden = tuple(s.detach() for s in hidden)" in finding.advice
 
 
-def test_a_run_that_dies_before_its_first_step(make_event):
+def test_a_run_that_dies_before_its_first_step():
     judge = Judge()
     parts = {"weights": 4e9, "gradients": 0, "optimizer state": 0}
-    judge.feed(None, [make_event("out_of_memory", 0, 1, asked=2e9, parts=parts)])
+    judge.feed(None, [memory_event("out_of_memory", 1, parts=parts)])
     (finding,) = judge.close()
     assert finding.code == "MEM008" and "allocating 1.9 GiB failed" in finding.message
     assert "weights 3.7 GiB" in finding.message and "smaller" in finding.advice
 
 
-def test_what_a_step_needs_by_part_and_by_module(make_event):
+def test_what_a_step_needs_by_part_and_by_module():
     sizes = {"weights": 1e9, "gradients": 1e9, "optimizer state": 2e9, "activations": 16e9}
     fits = int(64 * (0.92 * 12e9 - 4e9) / (1.3 * 16e9))
     facts = {"needs": sizes, "capacity": 12e9, "batch": 64, "within": "blocks.3.attn"}
     facts["modules"] = {"blocks.*.attn": sizes, "head": dict.fromkeys(sizes, 0.0)}
     judge = Judge()
-    judge.feed(None, [make_event("out_of_memory", 0, 1, asked=2e9, **facts)])
+    judge.feed(None, [memory_event("out_of_memory", 1, **facts)])
     (finding,) = judge.close()
     assert "out of memory in blocks.3.attn" in finding.message
     assert "a step of 64 samples needs at least 18.6 GiB" in finding.message
@@ -224,11 +212,11 @@ def test_what_a_step_needs_by_part_and_by_module(make_event):
 
 
 @pytest.mark.parametrize(("of", "blamed"), [(1e6, True), (8e8, False)])
-def test_an_expression_that_blows_up_its_parts_is_to_blame(make_event, of, blamed):
-    facts = {"expression": "a[:, None] - b", "made_of": [["a[:, None]", [9, 1]], ["b", [9]]],
-             "result": [9, 9], "result_dtype": "float32", "result_bytes": 2e9}  # fmt: skip
+def test_an_expression_that_blows_up_its_parts_is_to_blame(of, blamed):
+    facts = {"expression": "a[:, None] - b", "made_of": (("a[:, None]", (9, 1)), ("b", (9,))),
+             "result": (9, 9), "result_dtype": "float32", "result_bytes": 2e9}  # fmt: skip
     judge = Judge()
-    judge.feed(None, [make_event("out_of_memory", 0, 1, asked=2e9, made_of_bytes=of, **facts)])
+    judge.feed(None, [memory_event("out_of_memory", 1, made_of_bytes=of, **facts)])
     (finding,) = judge.close()
     told = "`a[:, None] - b` makes (9, 9) float32, 1.9 GiB, of a[:, None] (9, 1) and b (9,)"
     assert (told in finding.message) is blamed
@@ -236,10 +224,10 @@ def test_an_expression_that_blows_up_its_parts_is_to_blame(make_event, of, blame
     assert ("halve the batch" in finding.advice) is not blamed
 
 
-def test_two_events_of_one_step_and_one_line(make_rows, make_event):
+def test_two_events_of_one_step_and_one_line(make_rows):
     judge = Judge()
     events = [
-        make_event("growth", 0, 4, **HELD | GRAPHS | {"path": path, "line": line})
+        memory_event("growth", **GRAPHS, path=path, line=line)
         for path, line in (("a", 31), ("b", 31), ("c", 40))
     ]
     judge.feed(make_rows(8), events)
@@ -247,56 +235,48 @@ def test_two_events_of_one_step_and_one_line(make_rows, make_event):
 
 
 @pytest.mark.parametrize("known", [{"in_evaluation": True}, {"function": "validate"}])
-def test_a_consequence_stands_behind(make_rows, make_event, known):
+def test_a_consequence_stands_behind(make_rows, known):
     judge = Judge()
-    evaluated = {"nodes": 40, "evaluations": 2, "batches": 5, "function": "validate"}
-    place = {"file": "train.py", "line": 31, "code": "out = model(x)", "seen": "trace"}
     events = [
-        make_event("evaluation_graphs", 0, 4, **evaluated | place),
-        make_event("growth", 0, 5, **HELD | GRAPHS | known),
+        memory_event("evaluation_graphs", code="out = model(x)"),
+        memory_event("growth", 5, **GRAPHS | known),
     ]
     judge.feed(make_rows(8), events)
     assert [f.code for f in judge.findings] == ["MEM004", "MEM002"]
     assert judge.findings[1].evidence["consequence"] == "MEM004"
 
 
-def test_what_grew_explains_what_ran_out(make_rows, make_event):
+def test_what_grew_explains_what_ran_out(make_rows):
     judge = Judge()
-    died = make_event("out_of_memory", 0, 20, asked=2e9, parts={"weights": 1e6}, killed=True)
-    judge.feed(make_rows(8), [make_event("growth", 0, 4, **HELD), died])
+    judge.feed(make_rows(8), [memory_event("growth"), memory_event("out_of_memory", 20)])
     judge.close()
     findings = judge.findings
     assert [finding.code for finding in findings] == ["MEM008", "MEM001"]
     assert explained(findings) == {id(findings[0]): findings[1]}
 
 
-SPLIT = {"module": "Net", "samples": 64, "parts": 4, "phase": "forward", "exact": True, "why": ""}
-
-
 @pytest.mark.parametrize(
     ("kind", "data", "words"),
     [
-        ("batch_split", SPLIT, "split into 4 parts, with the same gradients (train.py:31)"),
-        ("batch_split", SPLIT | {"why": "BatchNorm", "exact": False}, "approximately: BatchNorm"),
-        ("batch_split", SPLIT | {"parts": 0, "refused": "one sample"}, ""),
+        ("batch_split", {}, "split into 4 parts, with the same gradients (train.py:31)"),
+        ("batch_split", {"why": "BatchNorm", "exact": False}, "approximately: BatchNorm"),
+        ("batch_split", {"parts": 0, "refused": "one sample"}, ""),
         ("lost_step", {"batches": 0}, "its batch is lost"),
         ("lost_step", {"batches": 1}, ""),
     ],
 )
-def test_out_of_memory_that_was_survived_is_a_warning(make_rows, make_event, kind, data, words):
+def test_out_of_memory_that_was_survived_is_a_warning(make_rows, kind, data, words):
     judge = Judge()
-    place = {"file": "train.py", "line": 31, "seen": "trace"}
-    judge.feed(make_rows(8), [make_event(kind, 0, 4, **data | place)])
+    judge.feed(make_rows(8), [memory_event(kind, **data)])
     assert [f.severity for f in judge.findings] == [Severity.WARNING] * bool(words)
     for finding in judge.findings:
         assert finding.code == "MEM008" and words in finding.message
         assert finding.action in ("split_batch", "skip_update")
 
 
-def test_a_run_that_dies_after_it_was_split_is_told_both(make_rows, make_event):
+def test_a_run_that_dies_after_it_was_split_is_told_both(make_rows):
     judge = Judge()
-    died = make_event("out_of_memory", 0, 20, asked=2e9, parts={"weights": 1e6}, killed=True)
-    judge.feed(make_rows(8), [make_event("batch_split", 0, 4, **SPLIT), died])
+    judge.feed(make_rows(8), [memory_event("batch_split"), memory_event("out_of_memory", 20)])
     judge.close()
     assert sorted(f.evidence["what"] for f in judge.findings) == ["error", "split"]
 
@@ -333,8 +313,7 @@ def test_an_evaluation_without_a_forward_pass_is_none_of_a_model(judged, step_no
     ids=str,
 )
 def test_workers_that_grow(judged, data, severity):
-    facts = {"workers": 2, "bytes": 1e6, "least_bytes": 9e5, "steps": 48, "pass_batches": 40}
-    found = judged("worker_growth", **facts | data)
+    found = judged("worker_growth", **data)
     assert [finding.severity for finding in found] == ([] if severity is None else [severity])
 
 
@@ -387,10 +366,10 @@ def test_the_allocator_runs_out_again_and_again(make_rows, retries, found):
         ({"asked": 2e8, "code": "loss.backward()"}, "halve the batch", "take only"),
     ],
 )
-def test_who_needed_the_memory_is_asked_before_the_batch_is_blamed(make_event, facts, words, never):
+def test_who_needed_the_memory_is_asked_before_the_batch_is_blamed(facts, words, never):
     data = {"parts": {"weights": 1e5}, "capacity": 2e10, "code": "x = torch.zeros(n, n)"}
     judge = Judge()
-    judge.feed(None, [make_event("out_of_memory", 0, 1, **(data | facts))])
+    judge.feed(None, [memory_event("out_of_memory", 1, **data | facts)])
     judge.close()
     (finding,) = judge.findings
     assert words in finding.advice and never not in finding.advice
@@ -405,12 +384,10 @@ def test_who_needed_the_memory_is_asked_before_the_batch_is_blamed(make_event, f
         ({"code": "seen.append(x)", "read": True}, "the loop reads seen", "write it to a file"),
     ],
 )
-def test_what_grows_on_the_host_is_bounded_by_what_it_is(
-    make_rows, make_event, facts, words, never
-):
+def test_what_grows_on_the_host_is_bounded_by_what_it_is(make_rows, facts, words, never):
     data = {"path": "seen", "bytes": 1e6, "steps": 60, "other_bytes": 1e7, "file": "a.py"}
     judge = Judge()
-    judge.feed(make_rows(20), [make_event("growth", 0, 5, line=3, **(data | facts))])
+    judge.feed(make_rows(20), [memory_event("growth", 5, line=3, **data | facts)])
     (finding,) = judge.findings
     assert finding.code == "MEM005"
     assert words in finding.advice and never not in finding.advice

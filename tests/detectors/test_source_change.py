@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import ast
 import json
+from typing import Any
 
 import pytest
 from tests.line_events import FILE, reads, stalls
+from tests.memory_events import GROWTH, memory_event
 
 from holdfast.detectors._source_change import decorated, detached, followed_by, replaced
 from holdfast.detectors.judge import Judge
 from holdfast.types import Event, Finding
 
-HELD = {
-    "path": "history", "name": "history", "how": "local", "scope": "train.py:main",
-    "seen": "trace", "file": "train.py", "line": 31, "function": "main", "bytes": 65536.0,
-    "rate": 1.0, "size": 8, "steps": 8, "age": 8, "heap_slope": 5e3, "bound": 0, "single": False,
-    "graphs": 1, "tensor_bytes": 65536.0, "other_bytes": 0.0, "on_device": False, "start": 31,
-    "pass_steps": 0, "itself": False, "capped": False, "shrinks": False, "tested": False,
-    "in_evaluation": False, "plain": True, "type": "list", "code": "history.append(loss)",
-    "excerpt": [[30, "        loss.backward()"], [31, "        history.append(loss)"]],
+STORED: dict[str, Any] = {
+    "path": "history", "name": "history", "start": 31, "plain": True,
+    "code": "history.append(loss)",
+    "excerpt": ((30, "        loss.backward()"), (31, "        history.append(loss)")),
 }  # fmt: skip
+LEAK: dict[str, Any] = STORED | {"graphs": 1, "type": "list"}
+
+
+def of_memory(make_rows, kind: str, data: dict) -> Finding:
+    return judged(make_rows, kind, dict(memory_event(kind, **data).data))
 
 
 def judged(make_rows, kind: str, data: dict, rows: int = 40) -> Finding:
@@ -61,13 +64,14 @@ def test_a_stored_value_loses_its_graph(code, new):
 
 
 def test_the_diff_has_the_indentation_of_the_file():
-    diff = replaced(HELD, "history.append(loss.item())")
+    held = GROWTH.replace(**LEAK).to_dict()
+    diff = replaced(held, "history.append(loss.item())")
     assert diff.splitlines() == [
         "@@ train.py:31 @@",
         "-        history.append(loss)",
         "+        history.append(loss.item())",
     ]
-    assert followed_by(HELD, "history.clear()").splitlines()[1:] == [
+    assert followed_by(held, "history.clear()").splitlines()[1:] == [
         "         history.append(loss)",
         "+        history.clear()",
     ]
@@ -83,7 +87,7 @@ def test_without_the_source_there_is_no_diff(data):
 
 
 def test_a_leak_shows_its_line_and_its_fix(make_rows):
-    found = judged(make_rows, "growth", HELD)
+    found = of_memory(make_rows, "growth", LEAK)
     assert found.code == "MEM002"
     assert found.evidence["headline"] == "history keeps the graphs of past steps alive"
     assert found.evidence["source"]["excerpt"][1] == [31, "        history.append(loss)"]
@@ -91,40 +95,42 @@ def test_a_leak_shows_its_line_and_its_fix(make_rows):
     # A later backward pass goes through what is stored, a tuple has no detach, nor has a list.
     more = {"code": "history += losses"}
     for not_so in ({"feeds": True}, {"plain": False}, more):
-        found = judged(make_rows, "growth", HELD | not_so)
+        found = of_memory(make_rows, "growth", LEAK | not_so)
         assert not found.evidence.get("diff") and "->" not in found.advice
 
 
 def test_a_carried_state_is_detached_behind_the_line_by_its_own_name(make_rows):
     code = "out, self.h = self.cell(x, self.h)"
-    chain = HELD | {"path": "net.h", "name": "h", "fed": True, "code": code,
-                    "excerpt": [[31, f"        {code}"]]}  # fmt: skip
-    found = judged(make_rows, "graph_chain", chain)
+    chain = STORED | {"path": "net.h", "name": "h", "fed": True, "code": code,
+                      "excerpt": ((31, f"        {code}"),)}  # fmt: skip
+    found = of_memory(make_rows, "graph_chain", chain)
     assert found.code == "MEM003"
     assert found.evidence["diff"].splitlines()[-1] == "+        self.h = self.h.detach()"
     assert "retain_graph" not in found.advice, "the script has none"
     for not_so in ({"differentiated": True}, {"again": False}):
-        assert not judged(make_rows, "graph_chain", chain | not_so).evidence.get("diff")
-    often = judged(make_rows, "graph_chain", chain | {"again": False, "retains": True})
+        assert not of_memory(make_rows, "graph_chain", chain | not_so).evidence.get("diff")
+    often = of_memory(make_rows, "graph_chain", chain | {"again": False, "retains": True})
     assert "`net.h = net.h.detach()` once in a step" in often.advice
     assert "remove retain_graph" in often.advice
 
 
 def test_a_pair_of_states_is_detached_as_a_pair(make_rows):
     code = "y, (h, c) = net.rnn(x, (h, c))"
-    chain = HELD | {"path": "c", "name": "c", "fed": True, "code": code,
-                    "excerpt": [[31, f"    {code}"]]}  # fmt: skip
-    diff = judged(make_rows, "graph_chain", chain).evidence["diff"]
+    chain = STORED | {"path": "c", "name": "c", "fed": True, "code": code,
+                      "excerpt": ((31, f"    {code}"),)}  # fmt: skip
+    diff = of_memory(make_rows, "graph_chain", chain).evidence["diff"]
     assert diff.splitlines()[-1] == "+    h, c = h.detach(), c.detach()"
 
 
 def test_an_evaluation_gets_its_decorator(make_rows):
-    data = HELD | {"nodes": 242, "step_nodes": 100, "evaluations": 2, "batches": 5,
-                   "head": [25, "def validate(model):"], "fix": "function"}  # fmt: skip
-    found = judged(make_rows, "evaluation_graphs", data)
+    line = {name: STORED[name] for name in ("code", "start", "excerpt")}
+    data = line | {"nodes": 242, "step_nodes": 100, "fix": "function",
+                   "head": (25, "def validate(model):")}  # fmt: skip
+    found = of_memory(make_rows, "evaluation_graphs", data)
     assert found.code == "MEM004"
     for fix in ("shared", "", None):
-        assert not judged(make_rows, "evaluation_graphs", data | {"fix": fix}).evidence.get("diff")
+        found_so = of_memory(make_rows, "evaluation_graphs", data | {"fix": fix})
+        assert not found_so.evidence.get("diff")
     assert found.evidence["diff"].splitlines()[1:] == ["+@torch.no_grad()", " def validate(model):"]
 
 

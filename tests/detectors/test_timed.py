@@ -19,6 +19,7 @@ from tests.line_events import (
     stalls,
     waits,
 )
+from tests.memory_events import CHAIN
 
 from holdfast.detectors.judge import Judge
 from holdfast.types import Event, Finding, Severity
@@ -378,7 +379,7 @@ def test_a_longer_backward_pass_reaches_back_only_where_something_holds_old_grap
     longer = look(
         "slow", [called(53, 0.0035, "backward"), rest], [called(53, 0.0005, "backward"), rest]
     )
-    chain = ("graph_chain", {"path": "h", "age": 9})
+    chain = (CHAIN.kind, CHAIN.to_dict())
     assert kinds(make_rows, longer, longer) == []
     assert kinds(make_rows, chain, longer, longer) == ["graph"]
 

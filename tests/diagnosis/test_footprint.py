@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from holdfast.detectors.judge import Judge
 from holdfast.diagnosis.memory import expression, footprint
 from holdfast.faults._budget import Budget
+from holdfast.records.memory import MemoryRanOut
 from holdfast.run import host_memory
 from holdfast.run.host_memory import MemoryLimit
-from holdfast.types import Event, Finding
+from holdfast.types import Finding
+from tests.memory_events import RAN_OUT, event
 
 MIB = 2**20
 
@@ -38,7 +40,7 @@ class Stack(nn.Module):
         return x
 
 
-def died(model: nn.Module, optimizer: torch.optim.Optimizer, rows: int = 64) -> dict:
+def died(model: nn.Module, optimizer: torch.optim.Optimizer, rows: int = 64) -> MemoryRanOut:
     names = [name for name, _ in model.named_parameters()]
     training = SimpleNamespace(models=lambda: [model], optimizers=lambda: [(optimizer, names)])
     with pytest.raises(torch.OutOfMemoryError) as caught:
@@ -50,22 +52,22 @@ def test_what_is_yet_to_come_is_counted_too() -> None:
     model = Stack(2)
     facts = died(model, torch.optim.AdamW(model.parameters()))
     weights = 4 * 2 * (512 * 512 + 512)
-    assert facts["asked"] == 1.5 * 2**30
-    assert facts["parts"] == {"weights": weights, "gradients": 0, "optimizer state": 0}
-    assert facts["needs"]["gradients"] == weights
-    assert facts["needs"]["optimizer state"] == 2 * weights
+    assert facts.asked == 1.5 * 2**30
+    assert facts.parts == {"weights": weights, "gradients": 0, "optimizer state": 0}
+    assert facts.needs["gradients"] == weights
+    assert facts.needs["optimizer state"] == 2 * weights
     # Input and output of each layer; an input that is an output is one.
-    assert facts["needs"]["activations"] == 4 * 64 * 512 * 3
-    assert set(facts["modules"]) == {"blocks.0", "blocks.1", "Stack"}
-    assert sum(m["weights"] for m in facts["modules"].values()) == weights
+    assert facts.needs["activations"] == 4 * 64 * 512 * 3
+    assert set(facts.modules) == {"blocks.0", "blocks.1", "Stack"}
+    assert sum(m["weights"] for m in facts.modules.values()) == weights
 
 
 def test_equal_modules_of_a_stack_stand_together() -> None:
     model = Stack(12)
     facts = died(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert set(facts["modules"]) == {"blocks.*", "Stack"}
-    assert facts["needs"]["optimizer state"] == 0
-    assert facts["within"] == "" and facts["batch"] == 64
+    assert set(facts.modules) == {"blocks.*", "Stack"}
+    assert facts.needs["optimizer state"] == 0
+    assert facts.within == "" and facts.batch == 64
 
 
 def test_the_batch_that_would_have_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +77,7 @@ def test_the_batch_that_would_have_fitted(monkeypatch: pytest.MonkeyPatch) -> No
         facts = died(model, torch.optim.SGD(model.parameters(), lr=0.1), rows=4096)
         finding = judged(facts)
         activations = 4 * 512 * (1.3 * 3 + 3.0)  # of which one is the output
-        weights = 2 * facts["needs"]["weights"]
+        weights = 2 * facts.needs["weights"]
         wanted = int((0.92 * capacity - weights) / activations) if fits else None
         assert finding.evidence.get("fits") == wanted
 
@@ -109,8 +111,8 @@ def test_several_ranks_are_not_called_once_more(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(footprint, "ranks", lambda: 2)
     model = Stack(2)
     facts = died(model, torch.optim.AdamW(model.parameters()))
-    assert "ranks" in facts["not_counted"]
-    assert facts["needs"]["activations"] == 0 < facts["needs"]["weights"]
+    assert "ranks" in facts.not_counted
+    assert facts.needs["activations"] == 0 < facts.needs["weights"]
 
 
 def test_a_model_that_cannot_be_called_without_values_leaves_the_rest() -> None:
@@ -120,8 +122,8 @@ def test_a_model_that_cannot_be_called_without_values_leaves_the_rest() -> None:
 
     model = Asks(2)
     facts = died(model, torch.optim.AdamW(model.parameters()))
-    assert "Data" in facts["not_counted"]
-    assert facts["needs"]["activations"] == 0 < facts["needs"]["gradients"]
+    assert "Data" in facts.not_counted
+    assert facts.needs["activations"] == 0 < facts.needs["gradients"]
 
 
 @pytest.mark.parametrize(
@@ -184,12 +186,13 @@ def test_the_expression_that_did_not_fit_is_named_with_its_shapes(code: str) -> 
         exec(compile(code, path, "exec"), dict(x=x, y=y, wide=wide, table=table, torch=torch))
     assert host_memory.ran_out(caught.value)
     (asked,) = re.findall(r"allocate (\d+) bytes", str(caught.value))
-    found = expression.facts(caught.value, float(asked))
+    found = expression.did_not_fit(caught.value, float(asked))
     parts, result = BLOWN_UP[code]
-    assert [shape for _, shape in found["made_of"]] == parts
-    assert (found["result"], found["expression"]) == (result, code)
-    assert found["made_of_bytes"] <= 64 * N
-    assert expression.facts(caught.value, float(asked) / 2) == {}
+    assert found is not None and found.made_of_bytes is not None
+    assert [list(shape) for _, shape in found.made_of] == parts
+    assert (list(found.result), found.expression) == (result, code)
+    assert found.made_of_bytes <= 64 * N
+    assert expression.did_not_fit(caught.value, float(asked) / 2) is None
 
 
 def test_nothing_of_the_users_is_called_for_it() -> None:
@@ -202,13 +205,13 @@ def test_nothing_of_the_users_is_called_for_it() -> None:
     x = torch.zeros(N)
     with at_most(1 << 30), pytest.raises(RuntimeError) as caught:
         pairs(x)
-    found = expression.facts(caught.value, None)
-    assert asked == ["called"] and found["result"] == [N, N]
+    found = expression.did_not_fit(caught.value, None)
+    assert asked == ["called"] and found is not None and found.result == (N, N)
 
     rows = [x, x]
     with at_most(1 << 30), pytest.raises(RuntimeError) as caught:
         torch.sub(rows.pop()[:, None], x)
-    assert expression.facts(caught.value, None) == {} and len(rows) == 1
+    assert expression.did_not_fit(caught.value, None) is None and len(rows) == 1
 
 
 @pytest.mark.parametrize(
@@ -233,14 +236,16 @@ def test_the_limit_that_was_met_is_named(
 
 
 def test_memory_that_went_into_something_else() -> None:
-    facts = {"parts": {"weights": 4 * MIB}, "needs": {}, "capacity": 8192 * MIB, "limit": "machine"}
+    facts = RAN_OUT.replace(
+        asked=None, parts={"weights": 4 * MIB}, capacity=8192 * MIB, limit="machine"
+    )
     assert "model and optimizer take only 4.0 MiB" in judged(facts).advice
-    assert "smaller" in judged(facts | {"capacity": 8 * MIB}).advice
+    assert "smaller" in judged(facts.replace(capacity=8 * MIB)).advice
 
 
-def judged(facts: dict) -> Finding:
+def judged(facts: MemoryRanOut) -> Finding:
     judge = Judge()
-    judge.feed(None, [Event(time=0.0, rank=0, step=0, kind="out_of_memory", data=facts)])
+    judge.feed(None, [event(facts, 0)])
     (finding,) = judge.close()
     return finding
 
@@ -282,7 +287,7 @@ def test_the_scripts_own_loss_code_is_told_from_all_else(where: str) -> None:
                 optimizer.step()
     facts = footprint.arithmetic(caught.value, training)  # type: ignore[arg-type]
     in_loss = where in ("loss", "criterion")
-    assert (facts.get("phase") == "loss") is in_loss
+    assert (facts.phase == "loss") is in_loss
     finding = judged(facts)
     assert ("watch.run_step(" in finding.advice) is in_loss
     assert ("own code after the call of the model" in finding.message) is in_loss

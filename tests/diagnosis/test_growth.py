@@ -222,9 +222,9 @@ def test_a_line_that_runs_once_in_each_step(tmp_path, text, often, once):
     path.write_text(SOURCE)
     line = next(i for i, found in enumerate(SOURCE.splitlines(), 1) if text in found)
     held = holders.Held("net.h", "h", "attribute", None, "h", torch.zeros(1), f"{path}:Net")
-    facts = growth_facts.of_line(held, [Change(str(path), line, "forward", 2 * often)], 2)
-    assert facts["again"] is once and facts["retains"] is False
-    assert not growth_facts.of_line(held, [])["again"] or text == "# of the step"
+    found = growth_facts.of_line(held, [Change(str(path), line, "forward", 2 * often)], 2)
+    assert found.again is once and found.retains is False
+    assert not growth_facts.of_line(held, []).again or text == "# of the step"
 
 
 def test_what_is_stored_is_a_tensor_or_holds_some():
@@ -232,8 +232,8 @@ def test_what_is_stored_is_a_tensor_or_holds_some():
         for kept in (value, dict(enumerate(value))):
             held = holders.Held("kept", "kept", "local", None, "kept", kept, "train.py:")
             readings = [census.Reading(n, (1, n)) for n in (2, 3, 4)]
-            facts = census._growth(held, readings, 0, [0, 1, 2]).facts
-            assert facts["plain"] is plain and facts["type"] == type(kept).__name__
+            record = census._growth(held, readings, 0, [0, 1, 2]).record
+            assert record.plain is plain and record.type == type(kept).__name__
 
 
 def test_bytes_of_values():

@@ -51,9 +51,9 @@ def test_the_variable_is_named_with_what_it_holds(keep: str, name: str) -> None:
     # Of three steps: what Tanh and Sigmoid gave, the batch, and small ones.
     assert 3 * 3 * KEPT <= found.bytes <= 3 * 5 * KEPT
     assert found.age == 3
-    facts = found.facts()
-    assert facts["killed"] and facts["held"] == found.bytes and facts["name"] == name
-    assert facts["line"] and str(facts["file"]).endswith("test_held_graphs.py")
+    record = found.record(in_use=KEPT)
+    assert record.killed and record.held == found.bytes and record.name == name
+    assert record.line and record.file.endswith("test_held_graphs.py")
 
 
 @pytest.mark.parametrize(("keep", "free"), [("numbers", True), ("list", True), ("", True)])

@@ -30,7 +30,7 @@ def test_parts_are_read_on_steps_further_and_further_apart():
     (kind, data) = told[0]
     assert kind == "memory_parts" and data["device"] == "cpu"
     assert data["weights"] == data["gradients"] == weights, "shared parameters count once"
-    assert 2 * weights <= data["optimizer state"] <= 2 * weights + 64
+    assert 2 * weights <= data["optimizer_state"] <= 2 * weights + 64
     for step in range(9, 64):
         parts.step_ended(step)
     assert len(told) == 1, "nothing has changed"

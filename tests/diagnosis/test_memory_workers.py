@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.diagnosis.memory import worker_lengths, workers
 from holdfast.diagnosis.memory.workers import Private, Workers
+from holdfast.records.memory import WorkerContainer
 
 
 class Iterator:
@@ -30,12 +31,12 @@ def test_when_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     grown, looked = 0, []
     recorded: list[tuple[str, dict[str, Any]]] = []
 
-    def facts(*_: Any) -> dict[str, Any]:
+    def container(*_: Any) -> WorkerContainer:
         looked.append(grown)
-        return {"tested": True, "line": 3}
+        return WorkerContainer(tested=True, line=3)
 
     monkeypatch.setattr(workers, "_private", lambda _pid: own(grown << 20))
-    monkeypatch.setattr(worker_lengths, "facts", facts)
+    monkeypatch.setattr(worker_lengths, "container", container)
     watch = Workers(lambda kind, data: recorded.append((kind, data)))
     iterator = Iterator()
     for _ in range(240):

@@ -15,7 +15,7 @@ from holdfast.detectors.evaluation_with_graph import EvaluationWithGraph
 from holdfast.diagnosis.memory import unused_graphs
 from holdfast.diagnosis.source.loops import function_at
 from holdfast.diagnosis.source.training_calls import training_in
-from holdfast.types import Event
+from holdfast.records.memory import EvaluationGraphs
 
 HEAD = """
 import torch
@@ -242,11 +242,11 @@ def test_the_fix_of_an_evaluation_harms_no_training(
         frame, text = text.split(" ", 1) if text.startswith("<") else ("", text)
         n = max(i for i, line in enumerate(lines, 1) if text in line)
         calls.append((str(path), n, frame or function_at(str(path), n) or "<module>"))
-    data = unused_graphs.told(calls)
-    assert named in lines[int(data["line"]) - 1], data
-    assert data["fix"] == fix
-    event = Event(time=0.0, rank=0, step=1, kind="evaluation_graphs", data=data | {"nodes": 9})
-    diff = EvaluationWithGraph().diff(event)
+    found = unused_graphs.line_of(calls)
+    assert named in lines[found.line - 1], found
+    assert found.fix == fix
+    record = EvaluationGraphs(nodes=9, evaluations=1, batches=0, **vars(found))
+    diff = EvaluationWithGraph().diff(record)
     assert bool(diff) == (fix in ("function", "statement"))
     if diff:
         before, after = weights(script), weights(changed(script, diff))
@@ -261,8 +261,8 @@ def test_a_loop_with_training_in_it_is_not_put_under_no_grad(
     path = tmp_path / "loops.py"
     path.write_text("for x in data:\n    chosen = net(x)\n    loss = net(x)\n    loss.backward()\n"
                     "for x in data:\n    seen = net(x)\n")  # fmt: skip
-    assert not unused_graphs.told([(str(path), 2, "<module>")])["loop"]
-    assert unused_graphs.told([(str(path), 6, "<module>")])["loop"]
+    assert not unused_graphs.line_of([(str(path), 2, "<module>")]).loop
+    assert unused_graphs.line_of([(str(path), 6, "<module>")]).loop
 
 
 def test_what_gradients_are_asked_for_and_what_a_backward_pass_needs(tmp_path: Path):

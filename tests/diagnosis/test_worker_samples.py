@@ -130,10 +130,10 @@ def test_what_grows_in_a_worker(fills: bool):
     pid = ran(lambda: grows(dataset), lambda pid: worker_samples.growth(pid) is not None)
     answer = worker_samples.growth(pid)
     assert answer is not None
-    facts = worker_lengths.facts(dataset, answer)
+    found = worker_lengths.container(dataset, answer)
     wanted = "self.seen.append(index)" if fills else "self.names = ["
-    assert facts["code"].startswith(wanted) and not facts.get("tested")
-    assert bool(facts.get("copied")) is not fills
+    assert found.code.startswith(wanted) and not found.tested
+    assert found.copied is not fills
 
 
 def answered(dataset: object, fetcher: object, work: Callable[[], object]) -> tuple[str, str]:

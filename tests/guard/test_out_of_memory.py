@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.boot import patches
 from holdfast.guard.engine import Engine
+from holdfast.records import RecordError, read
 from holdfast.recovery import out_of_memory
 
 MakeEngine = Callable[..., Engine]
@@ -115,7 +116,9 @@ def same(one: Loop, other: Loop) -> None:
 
 
 def events(engine: Engine, kind: str) -> list[dict[str, Any]]:
-    return engine.memory.of_kind(kind)  # type: ignore[attr-defined]
+    found = engine.memory.of_kind(kind)  # type: ignore[attr-defined]
+    assert not any(isinstance(read(kind, data), RecordError) for data in found)
+    return found
 
 
 @pytest.mark.parametrize("device_path", [False, True])

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from holdfast.records.memory import PartSizes
 from holdfast.report import report_html, report_md
 from holdfast.report.layer_map import COLUMNS, SHOWN, layer_maps
 from holdfast.report.measured import measured_of
@@ -45,10 +46,9 @@ def leak(incident_finding):
 
 
 def test_what_grows_is_named_and_measured(make_rows, make_event, leak):
-    parts = {"weights": 30 << 20, "gradients": 30 << 20, "optimizer state": 60 << 20}
-    lane = lane_of(
-        leaking(make_rows), events=[make_event("memory_parts", 0, 8, **parts, device="cpu")]
-    )
+    parts = PartSizes(weights=30 << 20, gradients=30 << 20, optimizer_state=60 << 20, device="cpu")
+    event = make_event(parts.kind, 0, 8, **parts.to_dict())
+    lane = lane_of(leaking(make_rows), events=[event])
     (memory,) = memory_courses(lane, [leak])
     names = [name for name, _ in memory.parts]
     assert names[:3] == ["weights", "gradients", "optimizer state"] and names[-1] == "growth"
@@ -65,7 +65,8 @@ def test_the_curve_reaches_the_end_and_says_when_it_was_measured_last(make_rows)
 
 
 def test_parts_that_are_larger_than_the_whole_are_not_drawn(make_rows, make_event):
-    event = make_event("memory_parts", 0, 8, weights=1 << 40, device="cpu")
+    parts = PartSizes(weights=1 << 40, gradients=0, optimizer_state=0, device="cpu")
+    event = make_event(parts.kind, 0, 8, **parts.to_dict())
     (memory,) = memory_courses(lane_of(make_rows(20), events=[event]))
     assert [name for name, _ in memory.parts] == ["process"]
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.memory_events import LOST, SPLIT
 
 from holdfast.policy import Policy
 from holdfast.report import (
@@ -36,12 +37,12 @@ EVENTS = {
     ),
     "level": ({"before": 2.0, "after": 5.5}, "Reset the loss baseline", "2 → 5.5"),
     "batch_split": (
-        {"module": "Net", "samples": 2048, "parts": 4, "phase": "forward", "seconds": 0.25},
+        SPLIT.replace(samples=2048, seconds=0.25, first=False).to_dict(),
         "Split batches of 2,048 samples into 4 parts [MEM008]",
         "out of memory in forward, exact, 250 ms lost",
     ),
     "lost_step": (
-        {"batches": 1},
+        LOST.replace(batches=1).to_dict(),
         "Skipped a step that ran out of memory in backward [MEM008]",
         "its batch is handed out again",
     ),

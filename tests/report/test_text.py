@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.memory_events import memory_event
 
 from holdfast.report import (
     Terminal,
@@ -162,10 +163,9 @@ def test_the_end_summary_of_a_damaged_run_says_so(incident):
     assert "damaged r1: steps.r1.000000.bin is not a table" in end_summary(run, Terminal(width=200))
 
 
-def test_what_modules_need_is_told_part_by_part(make_run, make_event):
+def test_what_modules_need_is_told_part_by_part(make_run):
     parts = {"weights": 2.0**20, "gradients": 0.0, "activations": 3 * 2.0**30}
-    modules = {"blocks.*.attn": parts, "odd": 3}
-    event = make_event("out_of_memory", 0, 3, asked=2e9, modules=modules)
+    event = memory_event("out_of_memory", 3, modules={"blocks.*.attn": parts})
     told = text(make_run(events=[event]))
     assert "parts   blocks.*.attn: weights 1 MiB, activations 3 GiB" in told
 

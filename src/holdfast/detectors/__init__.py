@@ -35,11 +35,10 @@ from .divergence import Divergence
 from .evaluation_with_graph import EvaluationWithGraph
 from .fragmentation import Fragmentation
 from .gradient_explosion import GradientExplosion
-from .graph_kept import GraphKept
 from .hang import Hang
-from .host_growth import HostGrowth
 from .host_sync import HostSync
 from .input_bound import InputBound
+from .leaks import GraphKept, HostGrowth, StateNotDetached, TensorsPileUp
 from .loss_spike import LossSpike
 from .nonfinite_buffer import NonfiniteBuffer
 from .nonfinite_gradient import NonfiniteGradient
@@ -53,10 +52,8 @@ from .same_data import SameData
 from .scaler_collapse import ScalerCollapse
 from .slow_down import SlowDown
 from .stall import Stall
-from .state_not_detached import StateNotDetached
 from .straggler import Straggler
 from .swallowed_exception import SwallowedException
-from .tensors_pile_up import TensorsPileUp
 from .too_big import TooBig
 from .uneven_batches import UnevenBatches
 from .unreadable_sample import UnreadableSample

@@ -1,22 +1,19 @@
 """Shared by the leak detectors: what kind of value grows, and when the growth is believed.
 
-A ``growth`` event is one measurement of a container, tensor or string that got larger every time; a
-``graph_chain`` event is one of a tensor whose graph reaches back over several steps. The kind of
+A ``ValueGrowth`` is one measurement of a container, tensor or string that got larger every time; a
+``GraphChain`` is one of a tensor whose graph reaches back over several steps. The kind of
 content decides which detector reports them, so that exactly one does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ..types import Event
-from ._events import number
-from ._memory import MemoryDetector
+from ..records.memory import EvaluationGraphs, GraphChain, HeldValue, ValueGrowth, WorkerMemory
 from ._window import Window
 from .base import Detector
 
-GRAPHS, TENSORS, OBJECTS = "graphs", "tensors", "objects"
+GRAPHS, STATES, TENSORS, OBJECTS = "graphs", "states", "tensors", "objects"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,59 +38,47 @@ class GrowthOptions(Detector.Options):
     queue: int = 512
 
 
-def substance(event: Event) -> str:
-    """Kind of content of a growing value: graphs, tensors or objects."""
-    if number(event, "graphs") > 0:
+def substance(measured: HeldValue | WorkerMemory) -> str:
+    """Kind of content of a value: graphs, a state on a graph, tensors or objects."""
+    if isinstance(measured, GraphChain):
+        return STATES if measured.fed else GRAPHS
+    if not isinstance(measured, ValueGrowth):
+        return ""
+    if measured.graphs > 0:
         return GRAPHS
-    return TENSORS if number(event, "tensor_bytes") > number(event, "other_bytes") else OBJECTS
+    return TENSORS if measured.tensor_bytes > measured.other_bytes else OBJECTS
 
 
-def grows_for_ever(event: Event, options: GrowthOptions) -> bool:
+def grows_for_ever(grown: ValueGrowth, options: GrowthOptions) -> bool:
     """Whether a value grows that the script does not bound and that is no log."""
-    data = event.data
-    bytes_, steps = number(event, "bytes"), number(event, "steps")
-    if not unbounded(event, options) or bytes_ < options.least:
+    if not unbounded(grown, options) or grown.bytes < options.least:
         return False
-    if bytes_ < options.clear and steps < options.small:
+    if grown.bytes < options.clear and grown.steps < options.small:
         return False
     # One value that is not made of its former self is a new one each time.
-    if data.get("single") and not data.get("itself"):
+    if grown.single and not grown.itself:
         return False
-    kept_small = data.get("shrinks") or data.get("tested")
-    patience = options.passes * number(event, "pass_steps") or options.doubtful
-    return not kept_small or steps >= patience
+    kept_small = grown.shrinks or grown.tested
+    patience = options.passes * grown.pass_steps or options.doubtful
+    return not kept_small or grown.steps >= patience
 
 
-def unbounded(event: Event, options: GrowthOptions) -> bool:
+def unbounded(grown: ValueGrowth, options: GrowthOptions) -> bool:
     """Whether neither the script nor the kind of the value bounds it."""
-    bound = number(event, "bound")
-    bounded = bound > 0 and (bound <= options.queue or not number(event, "graphs"))
-    return not (event.data.get("capped") or bounded)
+    bounded = grown.bound > 0 and (grown.bound <= options.queue or not grown.graphs)
+    return not (grown.capped or bounded)
 
 
-class GrowthDetector(MemoryDetector):
-    """Base class: reports growing values with one kind of content."""
-
-    kinds = ("growth",)
-    made_of: ClassVar[str]
-    """The kind of content it reports."""
-
-    @dataclass(frozen=True, kw_only=True)
-    class Options(GrowthOptions):
-        """Thresholds of all leak detectors."""
-
-    def believes(self, event: Event) -> bool:
-        """Whether it grows without a bound."""
-        return substance(event) == self.made_of and grows_for_ever(event, self.options)
+def speed(grown: ValueGrowth) -> dict[str, float]:
+    """How much and how fast, as evidence."""
+    return {"rate": grown.rate, "size": float(grown.size), "heap_slope": grown.heap_slope}
 
 
-def in_evaluation(window: Window, event: Event) -> str:
+def in_evaluation(window: Window, held: HeldValue) -> str:
     """MEM004, where an evaluation built the graphs that are kept, or the line is in one."""
-    data = event.data
-    place = data.get("file"), data.get("function")
     evaluated = any(
-        (other.data.get("file"), other.data.get("function")) == place
-        for other in window.events
-        if other.kind == "evaluation_graphs"
+        (other.file, other.function) == (held.file, held.function)
+        for event in window.events
+        if (other := EvaluationGraphs.of(event)) is not None
     )
-    return "MEM004" if data.get("in_evaluation") or evaluated else ""
+    return "MEM004" if held.in_evaluation or evaluated else ""

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..types import Event, Severity
-from ._events import number
+from ..records.memory import EvaluationGraphs
+from ..types import Severity
 from ._memory import MemoryDetector, at, code_of
 from ._source_change import decorated, wrapped
 from .base import Detector
 
 
-class EvaluationWithGraph(MemoryDetector):
+class EvaluationWithGraph(MemoryDetector[EvaluationGraphs]):
     """Evaluation without ``no_grad``: every batch builds an autograd graph that is never used.
 
     What it detects:
@@ -64,8 +64,7 @@ class EvaluationWithGraph(MemoryDetector):
     code = "MEM004"
     name = "evaluation_with_graph"
     other_severities = ((Severity.INFO, "of a single forward pass"),)
-    names_a_variable = False
-    kinds = ("evaluation_graphs",)
+    kinds = (EvaluationGraphs,)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):
@@ -78,79 +77,77 @@ class EvaluationWithGraph(MemoryDetector):
         passes: int = 2
         """Forward passes or evaluations from which on it is a warning."""
 
-    def believes(self, event: Event) -> bool:
+    def believes(self, measured: EvaluationGraphs) -> bool:
         """Whether it is the graph of a model; a mean of some parameters is not."""
-        nodes, step = number(event, "nodes"), number(event, "step_nodes")
         # Records of earlier versions do not say what a step makes.
-        least = self.options.forward * step if step == step else 0.0
-        return nodes >= max(self.options.nodes, least)
+        least = self.options.forward * (measured.step_nodes or 0)
+        return measured.nodes >= max(self.options.nodes, least)
 
-    def about(self, event: Event) -> str:
+    def about(self, measured: EvaluationGraphs) -> str:
         """Every evaluation counts as one case."""
-        return f"{number(event, 'evaluations')}"
+        return f"{measured.evaluations}"
 
-    def weight(self, event: Event) -> Severity:
+    def weight(self, measured: EvaluationGraphs) -> Severity:
         """One forward pass alone is not worth a warning."""
-        passes = max(number(event, "evaluations"), number(event, "batches"))
-        certain = passes >= self.options.passes and not _feeds_training(event)
+        passes = max(measured.evaluations, measured.batches)
+        certain = passes >= self.options.passes and not _feeds_training(measured)
         return self.severity if certain else Severity.INFO
 
-    def what(self, event: Event) -> str:
+    def what(self, measured: EvaluationGraphs) -> str:
         """Where, and how much was built."""
-        function = str(event.data.get("function") or "")
+        function = measured.function
         where = " at module level" if function == "<module>" else f" in {function}()"
         # What training goes on with is no evaluation: a rollout, targets, numbers for a plot.
-        what = "a forward pass" if _feeds_training(event) else "evaluation"
+        what = "a forward pass" if _feeds_training(measured) else "evaluation"
         return (
             f"{what}{where if function else ''} builds autograd graphs that it never uses, "
-            f"{number(event, 'nodes'):.0f} nodes{at(event.data)}"
+            f"{measured.nodes} nodes{at(measured)}"
         )
 
-    def next_move(self, event: Event) -> str:
+    def next_move(self, measured: EvaluationGraphs) -> str:
         """Where ``no_grad`` may stand without harm to the training."""
-        data, line = event.data, code_of(event.data)
+        line = code_of(measured)
         call = f"`{line}`" if line else "the call"
-        if _feeds_training(event):
+        if _feeds_training(measured):
             return (
                 f"training goes on with what {call} gives: where these are numbers alone (a "
                 "rollout, targets), put `with torch.no_grad():` around it; where a loss goes back "
                 "through it, leave it as it is"
             )
-        around = f"{call} and its loop" if data.get("loop") else call
-        if data.get("fix") == "function":
+        around = f"{call} and its loop" if measured.loop else call
+        if measured.fix == "function":
             return (
                 f"put `with torch.no_grad():` around {around}, or @torch.no_grad() on the function"
             )
-        if data.get("fix") == "statement":
+        if measured.fix == "statement":
             return f"put `with torch.no_grad():` around {around}"
         return (
             f"put `with torch.no_grad():` around the evaluation that leads to {call}, not on what "
             "training calls"
         )
 
-    def headline(self, event: Event) -> str:
+    def headline(self, measured: EvaluationGraphs) -> str:
         """What it lacks."""
-        if _feeds_training(event):
+        if _feeds_training(measured):
             return "graphs that no backward pass goes through"
         return "evaluation without no_grad"
 
-    def diff(self, event: Event) -> str:
+    def diff(self, measured: EvaluationGraphs) -> str:
         """The decorator or the ``with``, where the source says that training does not come by."""
-        # Records of earlier versions do not say what the file calls torch.
-        fix, torch = event.data.get("fix"), event.data.get("torch", "torch")
-        if not torch or not str(torch).isidentifier():
+        fix, torch = measured.fix, measured.torch
+        if not torch.isidentifier():
             return ""
         if fix == "function":
-            return decorated(event.data, f"@{torch}.no_grad()")
-        return wrapped(event.data, f"with {torch}.no_grad():") if fix == "statement" else ""
+            return decorated(measured.to_dict(), f"@{torch}.no_grad()")
+        return wrapped(measured.to_dict(), f"with {torch}.no_grad():") if fix == "statement" else ""
 
-    def numbers(self, event: Event) -> Mapping[str, Any]:
+    def numbers(self, measured: EvaluationGraphs) -> Mapping[str, Any]:
         """How much and how often."""
-        return {
-            name: number(event, name) for name in ("nodes", "step_nodes", "evaluations", "batches")
-        }
+        step = {} if measured.step_nodes is None else {"step_nodes": float(measured.step_nodes)}
+        often = {"evaluations": float(measured.evaluations), "batches": float(measured.batches)}
+        return {"nodes": float(measured.nodes), **step, **often}
 
 
-def _feeds_training(event: Event) -> bool:
+def _feeds_training(measured: EvaluationGraphs) -> bool:
     """Whether training goes on with what the named line gives, so far as names tell."""
-    return event.data.get("fix") == "shared"
+    return measured.fix == "shared"

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ..records.memory import GraphChain, ValueGrowth
 from ..types import Event, Severity
-from ._events import number
 from ._lines import (
     Line,
     Look,
@@ -24,9 +24,6 @@ from ._timed import (
 from ._window import Window
 
 _PASSES = ("model", "backward")
-_CHAIN = "graph_chain"
-# Events about values that keep graphs.
-_HOLDS = (_CHAIN, "growth")
 _MEANT = {
     "bigger_batches": "the model gets larger inputs than before",
     "more_parameters": "more parameters have gradients than before",
@@ -113,7 +110,7 @@ class SlowDown(TimedDetector):
 
     def _due_claims(self, window: Window, events: Sequence[Event]) -> Iterator[tuple[int, Claim]]:
         """As all; that a graph reaches further back takes a value that holds old ones."""
-        held = [e.step for e in window.events if e.kind in _HOLDS and _graphs(e)]
+        held = [e.step for e in window.events if _graphs(e)]
         for row, claim in super()._due_claims(window, events):
             step = int(window.rows["step"][row])
             if claim.evidence["what"] != "graph" or any(at <= step for at in held):
@@ -255,7 +252,9 @@ class _Grown:
 
 
 def _graphs(event: Event) -> bool:
-    return event.kind == _CHAIN or number(event, "graphs") > 0
+    """Whether an event is about a value that keeps graphs."""
+    grown = ValueGrowth.of(event)
+    return GraphChain.of(event) is not None or (grown is not None and grown.graphs > 0)
 
 
 _Groups = dict[tuple[str, int, str], Line]

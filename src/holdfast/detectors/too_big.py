@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeAlias
 
+from ..records.memory import BatchSplit, LostStep, MemoryRanOut
 from ..types import Event, Severity
-from ._events import number
 from ._memory import MemoryDetector, amount, at, code_of, place_of
 from .base import Detector
 from .kills import DIED, Kill, limit_advice, limit_words
 
-SPLIT, LOST = "batch_split", "lost_step"
+Case: TypeAlias = MemoryRanOut | BatchSplit | LostStep | Kill
 
 
-class TooBig(MemoryDetector):
+class TooBig(MemoryDetector[Case]):
     """Out of memory: model and batch are too big for the device or the host.
 
     What it detects:
@@ -85,8 +86,7 @@ class TooBig(MemoryDetector):
     name = "too_big"
     severity = Severity.ERROR
     other_severities = ((Severity.WARNING, "where the step was survived"),)
-    names_a_variable = False
-    kinds = ("out_of_memory", SPLIT, LOST, DIED)
+    kinds = (MemoryRanOut, BatchSplit, LostStep)
     follows: ClassVar[Mapping[str, str]] = {
         "error": "MEM003 MEM002 MEM001 MEM005 MEM006 MEM004",
         "kill": "MEM003 MEM002 MEM001 MEM005 MEM006 MEM004",
@@ -114,181 +114,193 @@ class TooBig(MemoryDetector):
         blown_up: float = 4.0
         small: float = 0.1
 
-    def believes(self, event: Event) -> bool:
-        """Any error; of processes that were gone without a word those that lacked memory."""
-        if event.kind == SPLIT:
-            return number(event, "parts") > 1  # otherwise the error has gone through
-        if event.kind == LOST:
-            return not number(event, "batches") > 0  # otherwise it was made again, in parts
-        return event.kind != DIED or _kill(event).ran_out
-
-    def about(self, event: Event) -> str:
-        """A batch that was split is told once, whatever happens later."""
-        return event.kind
-
-    def done(self, event: Event) -> str:
-        """Split the batch, skipped the step, or nothing."""
-        return {SPLIT: "split_batch", LOST: "skip_update"}.get(event.kind, "")
-
-    def weight(self, event: Event) -> Severity:
-        """Survived, it is a warning."""
-        return Severity.WARNING if event.kind in (SPLIT, LOST) else self.severity
-
-    def what(self, event: Event) -> str:
-        """The failed allocation, and what a step needs; of a kill what was used."""
+    def read(self, event: Event) -> Case | None:
+        """Its records; of processes that were gone without a word what was read of the memory."""
         if event.kind == DIED:
-            return _killed(_kill(event))
-        if event.kind == SPLIT:
-            return _split(event)
-        if event.kind == LOST:
+            return Kill(data=event.data, together=event.data.get("together") is True)
+        return super().read(event)
+
+    def believes(self, measured: Case) -> bool:
+        """Any error; of processes that were gone without a word those that lacked memory."""
+        if isinstance(measured, BatchSplit):
+            return measured.parts > 1  # otherwise the error has gone through
+        if isinstance(measured, LostStep):
+            return not measured.batches  # otherwise it was made again, in parts
+        return not isinstance(measured, Kill) or measured.ran_out
+
+    def about(self, measured: Case) -> str:
+        """A batch that was split is told once, whatever happens later."""
+        return type(measured).__name__
+
+    def done(self, measured: Case) -> str:
+        """Split the batch, skipped the step, or nothing."""
+        if isinstance(measured, BatchSplit):
+            return "split_batch"
+        return "skip_update" if isinstance(measured, LostStep) else ""
+
+    def weight(self, measured: Case) -> Severity:
+        """Survived, it is a warning."""
+        survived = isinstance(measured, BatchSplit | LostStep)
+        return Severity.WARNING if survived else self.severity
+
+    def what(self, measured: Case) -> str:
+        """The failed allocation, and what a step needs; of a kill what was used."""
+        if isinstance(measured, Kill):
+            return _killed(measured)
+        if isinstance(measured, BatchSplit):
+            return _split(measured)
+        if isinstance(measured, LostStep):
             return (
                 f"out of memory in a backward pass; the step was skipped, and its batch is lost "
-                f"(no DataLoader that could hand it out again){at(event.data)}"
+                f"(no DataLoader that could hand it out again){at(measured)}"
             )
-        asked = number(event, "asked")
-        wanted = f"allocating {amount(asked)} failed" if asked == asked else "an allocation failed"
-        within = str(event.data.get("within") or "")
-        where = f" in {within}" if within else ""
-        if _in_loss(event):
+        asked = measured.asked
+        wanted = "an allocation failed" if asked is None else f"allocating {amount(asked)} failed"
+        where = f" in {measured.within}" if measured.within else ""
+        if measured.phase == "loss":
             where = " in the script's own code after the call of the model, which cannot be split"
-        if event.data.get("limit") not in ("machine", None):
-            wanted += f" at {limit_words(event.data)}, {amount(number(event, 'limit_bytes'))}"
-        told = [f"out of memory{where}, {wanted}"]
-        told += [made] if (made := self._made(event)) else []
-        told.append(_needed(event) or _sum(_parts(event)))
+        if _limited(measured):
+            size = math.nan if measured.limit_bytes is None else measured.limit_bytes
+            wanted += f" at {limit_words({'limit': measured.limit})}, {amount(size)}"
+        said = [f"out of memory{where}, {wanted}"]
+        said += [made] if (made := self._made(measured)) else []
+        said.append(_needed(measured) or _sum(measured.parts))
         largest = [
-            f"{name} {amount(sum(_sizes(needs).values()))}"
-            for name, needs in _mapping(event.data.get("modules")).items()
+            f"{name} {amount(sum(needs.values()))}" for name, needs in measured.modules.items()
         ]
-        if _needed(event) and len(largest) > 1:
-            told.append(f"largest: {', '.join(largest[:3])}")
-        return f"{'; '.join(told)}{at(event.data)}"
+        if _needed(measured) and len(largest) > 1:
+            said.append(f"largest: {', '.join(largest[:3])}")
+        return f"{'; '.join(said)}{at(measured)}"
 
-    def next_move(self, event: Event) -> str:
+    def next_move(self, measured: Case) -> str:
         """Advice for the largest part."""
-        if event.kind == DIED:
+        if isinstance(measured, Kill):
             return (
                 "fewer loader workers, a smaller prefetch_factor or batch, data that is read when "
-                f"it is needed; or {limit_advice(event.data)}"
+                f"it is needed; or {limit_advice(measured.data)}"
             )
-        if event.kind == LOST:
+        if isinstance(measured, LostStep):
             return (
                 "a smaller batch with accumulation, bf16 autocast, or torch.utils.checkpoint; the "
                 "next batches are split into parts"
             )
-        if event.kind == SPLIT:
-            samples, parts = number(event, "samples"), number(event, "parts")
+        if isinstance(measured, BatchSplit):
+            samples, parts = measured.samples, measured.parts
             twice = "parts compute their forward pass twice. Faster with the same gradients: "
             return (
-                f"{'' if event.data.get('phase') == 'step' else twice}batches of "
-                f"{samples // parts:.0f} and accumulation over {parts:.0f}, bf16 autocast, or "
+                f"{'' if measured.phase == 'step' else twice}batches of "
+                f"{samples // parts} and accumulation over {parts}, bf16 autocast, or "
                 "torch.utils.checkpoint; --no-split-batches (guard.split=false) lets the error go "
                 "through"
             )
-        move = _LOSS if _in_loss(event) and not self._made(event) else self._fitting(event)
+        own = measured.phase == "loss" and not self._made(measured)
+        move = _LOSS if own else self._fitting(measured)
         # Whoever set a limit may have had a reason: it comes last.
-        limited = event.data.get("limit") not in ("machine", None)
-        return f"{move}; or {limit_advice(event.data)}" if limited else move
+        if not _limited(measured):
+            return move
+        return f"{move}; or {limit_advice({'limit': measured.limit})}"
 
-    def headline(self, event: Event) -> str:
+    def headline(self, measured: Case) -> str:
         """What ran out."""
         return "out of memory"
 
-    def _fitting(self, event: Event) -> str:
+    def _fitting(self, error: MemoryRanOut) -> str:
         """What makes a step fit."""
-        parts = _sizes(event.data.get("needs")) if _needed(event) else _parts(event)
+        parts = error.needs if _needed(error) else error.parts
         largest = max(parts, key=lambda name: parts[name], default="")
-        fits, batch = self._fits(event), number(event, "batch")
+        fits, batch = self._fits(error), error.batch or 0
         if fits and largest not in ("weights", "gradients"):
             turns = -(-batch // fits)
             return (
-                f"about {fits:.0f} of the {batch:.0f} samples would have fitted: accumulate "
-                f"over {turns:.0f} smaller ones, use bf16 autocast, or checkpoint activations "
+                f"about {fits} of the {batch} samples would have fitted: accumulate "
+                f"over {turns} smaller ones, use bf16 autocast, or checkpoint activations "
                 "(torch.utils.checkpoint)"
             )
-        if self._made(event):
+        if self._made(error):
             return (
                 "this one tensor is too large, whatever the batch: compute it in parts (for part "
                 "in x.split(256): ...) and keep only what is needed of each, or without building "
                 "it: torch.cdist for distances, @ or einsum where a dimension is summed afterwards"
             )
-        asked, capacity = number(event, "asked"), number(event, "capacity")
-        if not asked > 0 and sum(parts.values()) < self.options.small * capacity:
+        asked, used, capacity = error.asked, sum(parts.values()), error.capacity
+        if not asked and used < self.options.small * capacity:
             return _elsewhere(parts)
-        if _own_code(event) and asked + sum(parts.values()) < self.options.filled * capacity / 2:
-            return _elsewhere(parts)
-        if _own_code(event) and asked > sum(parts.values()):
-            return (
-                f"`{code_of(event.data)}` asks for {amount(asked)} at once, whatever the model "
-                "needs: look at the sizes it is given; make it in parts and keep what is needed"
-            )
-        if asked > sum(parts.values()):
+        if asked is not None and _own_code(error):
+            if asked + used < self.options.filled * capacity / 2:
+                return _elsewhere(parts)
+            if asked > used:
+                return (
+                    f"`{code_of(error)}` asks for {amount(asked)} at once, whatever the model "
+                    "needs: look at the sizes it is given; make it in parts and keep what is needed"
+                )
+        if asked is not None and asked > used:
             largest = "one tensor"
         if largest == "optimizer state":
             return "shard the optimizer state or use a leaner optimizer; then a smaller batch"
         if largest in ("weights", "gradients"):
-            module = event.data.get("largest")
             return "make the model smaller, or load it in bf16" + (
-                f"; most weights are in {module}" if module else ""
+                f"; most weights are in {error.largest}" if error.largest else ""
             )
         return (
             "halve the batch and accumulate over two, use bf16 autocast, or checkpoint activations "
             "(torch.utils.checkpoint)"
         )
 
-    def numbers(self, event: Event) -> Mapping[str, Any]:
+    def numbers(self, measured: Case) -> Mapping[str, Any]:
         """The arithmetic."""
-        limit = {"limit": str(event.data.get("limit") or "")}
-        if event.kind == DIED:
-            names = ("used", "process", "first", "oom_kills")
-            size = {"limit_bytes": number(event, "bytes")}
-            return {"what": "kill", **limit, **size, **{n: number(event, n) for n in names}}
-        if event.kind == LOST:
-            return {"what": "lost", "key": f"lost {place_of(event.data)}"}
-        if event.kind == SPLIT:
-            names = ("samples", "parts", "seconds")
-            words = {name: str(event.data.get(name) or "") for name in ("phase", "module", "why")}
-            exact = event.data.get("exact") is True
-            # Not one with an error on the same line that ends the run later.
-            key = f"split {place_of(event.data)}"
-            numbers = {name: number(event, name) for name in names}
-            return {"what": "split", "key": key, "exact": exact, **words, **numbers}
-        modules = _mapping(event.data.get("modules"))
+        if isinstance(measured, Kill):
+            return _numbers_of_kill(measured)
+        if isinstance(measured, LostStep):
+            return {"what": "lost", "key": f"lost {place_of(measured)}"}
+        if isinstance(measured, BatchSplit):
+            return {
+                "what": "split",
+                # Not one with an error on the same line that ends the run later.
+                "key": f"split {place_of(measured)}",
+                "exact": measured.exact,
+                "phase": measured.phase,
+                "module": measured.module,
+                "why": measured.why,
+                "samples": float(measured.samples),
+                "parts": float(measured.parts),
+                "seconds": measured.seconds,
+            }
         return {
-            "asked": number(event, "asked"),
-            "parts": _parts(event),
-            "needs": _sizes(event.data.get("needs")),
-            "modules": {name: _sizes(needs) for name, needs in modules.items()},
-            **{name: number(event, name) for name in ("capacity", "batch", "limit_bytes")},
-            **limit,
-            **({"fits": fits} if (fits := self._fits(event)) else {}),
+            "asked": _nan(measured.asked),
+            "parts": dict(measured.parts),
+            "needs": dict(measured.needs),
+            "modules": {name: dict(needs) for name, needs in measured.modules.items()},
+            "capacity": measured.capacity,
+            "batch": _nan(measured.batch),
+            "limit_bytes": _nan(measured.limit_bytes),
+            "limit": measured.limit or "",
+            **({"fits": fits} if (fits := self._fits(measured)) else {}),
             "what": "error",
-            **{
-                name: str(event.data.get(name) or "")
-                for name in ("largest", "within", "phase", "not_counted", "expression")
-            },
+            "largest": measured.largest,
+            "within": measured.within,
+            "phase": measured.phase,
+            "not_counted": measured.not_counted,
+            "expression": measured.expression,
         }
 
-    def _made(self, event: Event) -> str:
+    def _made(self, error: MemoryRanOut) -> str:
         """The expression that makes a large tensor of small ones; empty where none does."""
-        size, of = number(event, "result_bytes"), number(event, "made_of_bytes")
-        if not size > self.options.blown_up * of:
+        size, of = error.result_bytes, error.made_of_bytes
+        if size is None or of is None or size <= self.options.blown_up * of:
             return ""
-        pairs = [pair for pair in _lists(event.data.get("made_of")) if len(pair) == 2]
-        parts = " and ".join(f"{text} {_shape(shape)}" for text, shape in pairs)
-        result = f"{_shape(event.data.get('result'))} {event.data.get('result_dtype')}"
-        return f"`{event.data.get('expression')}` makes {result}, {amount(size)}, of {parts}"
+        parts = " and ".join(f"{text} {shape}" for text, shape in error.made_of)
+        result = f"{error.result} {error.result_dtype}"
+        return f"`{error.expression}` makes {result}, {amount(size)}, of {parts}"
 
-    def _fits(self, event: Event) -> int:
+    def _fits(self, error: MemoryRanOut) -> int:
         """Samples that would have fitted, or 0: activations grow with them, the rest does not."""
-        options, needs = self.options, _sizes(event.data.get("needs"))
-        batch, outputs = number(event, "batch"), number(event, "outputs")
+        options, needs, batch = self.options, dict(error.needs), error.batch or 0
         activations = needs.pop("activations", 0.0)
-        free = options.filled * number(event, "capacity") - sum(needs.values())
-        if not batch > 0 or not activations or not free > 0:
+        free = options.filled * error.capacity - sum(needs.values())
+        if not batch or not activations or not free > 0:
             return 0
-        outputs = outputs if outputs == outputs else 0.0
-        fits = int(batch * free / (options.backward * activations + options.loss * outputs))
+        kept = options.backward * activations + options.loss * (error.outputs or 0.0)
+        fits = int(batch * free / kept)
         return fits if fits < batch else 0
 
 
@@ -307,30 +319,42 @@ def _elsewhere(parts: Mapping[str, float]) -> str:
     )
 
 
-def _own_code(event: Event) -> bool:
+def _nan(size: float | None) -> float:
+    """What was not measured is no evidence."""
+    return math.nan if size is None else float(size)
+
+
+def _limited(error: MemoryRanOut) -> bool:
+    """Whether a limit was met that somebody has set."""
+    return error.limit not in ("machine", None)
+
+
+def _own_code(error: MemoryRanOut) -> bool:
     """Whether the script's own line ran out, with no call of a model, backward or step in it."""
-    code = code_of(event.data)
-    called = "batch" in event.data or event.data.get("phase") or event.data.get("within")
+    code = code_of(error)
+    called = error.batch is not None or error.phase or error.within
     return bool(code) and not called and not re.search(r"\.(backward|step)\(", code)
 
 
-def _in_loss(event: Event) -> bool:
-    return event.data.get("phase") == "loss"
-
-
-def _split(event: Event) -> str:
+def _split(split: BatchSplit) -> str:
     """A batch that was split, and whether that is exact."""
-    data, samples, parts = event.data, number(event, "samples"), number(event, "parts")
-    why = str(data.get("why") or "")
-    same = f"approximately: {why}" if why else "with the same gradients"
+    same = f"approximately: {split.why}" if split.why else "with the same gradients"
     return (
-        f"out of memory in {data.get('phase') or 'a pass'} of {data.get('module') or 'the model'} "
-        f"with {samples:,.0f} samples; batches are split into {parts:.0f} parts, {same}{at(data)}"
+        f"out of memory in {split.phase or 'a pass'} of {split.module or 'the model'} with "
+        f"{split.samples:,} samples; batches are split into {split.parts} parts, {same}{at(split)}"
     )
 
 
-def _kill(event: Event) -> Kill:
-    return Kill(data=event.data, together=event.data.get("together") is True)
+def _numbers_of_kill(kill: Kill) -> dict[str, Any]:
+    given = {name: value for name, value in kill.data.items() if isinstance(value, int | float)}
+    read = {name: float(given.get(name, math.nan)) for name in ("used", "process", "first")}
+    return {
+        "what": "kill",
+        "limit": str(kill.data.get("limit") or ""),
+        "limit_bytes": float(given.get("bytes", math.nan)),
+        **read,
+        "oom_kills": float(given.get("oom_kills", math.nan)),
+    }
 
 
 def _killed(kill: Kill) -> str:
@@ -338,42 +362,18 @@ def _killed(kill: Kill) -> str:
     return "; ".join(filter(None, [f"{who} (SIGKILL)", kill.used, kill.process]))
 
 
-def _mapping(given: object) -> Mapping[str, object]:
-    if not isinstance(given, Mapping):
-        return {}
-    named = cast("Mapping[object, object]", given)
-    return {str(name): value for name, value in named.items()}
-
-
-def _lists(given: object) -> list[list[object]]:
-    listed = cast("list[object]", given) if isinstance(given, list) else []
-    return [cast("list[object]", each) for each in listed if isinstance(each, list)]
-
-
-def _shape(given: object) -> str:
-    return str(tuple(cast("list[object]", given))) if isinstance(given, list) else "?"
-
-
-def _sizes(given: object) -> dict[str, float]:
-    return {k: float(v) for k, v in _mapping(given).items() if isinstance(v, int | float)}
-
-
-def _parts(event: Event) -> dict[str, float]:
-    return _sizes(event.data.get("parts"))
-
-
-def _needed(event: Event) -> str:
+def _needed(error: MemoryRanOut) -> str:
     """What a step needs and the capacity; "" where its activations could not be counted."""
-    needs, batch = _sizes(event.data.get("needs")), number(event, "batch")
+    needs = error.needs
     if not needs.get("activations"):
         return ""
-    of = f" of {batch:.0f} samples" if batch > 0 else ""
+    of = f" of {error.batch} samples" if error.batch else ""
     return (
         f"a step{of} needs at least {amount(sum(needs.values()))} ({_sum(needs)}), capacity "
-        f"{amount(number(event, 'capacity'))}"
+        f"{amount(error.capacity)}"
     )
 
 
 def _sum(parts: Mapping[str, float]) -> str:
-    told = [f"{name} {amount(size)}" for name, size in parts.items() if size > 0]
-    return ", ".join(told) or "breakdown unknown (0 parameters seen)"
+    sizes = [f"{name} {amount(size)}" for name, size in parts.items() if size > 0]
+    return ", ".join(sizes) or "breakdown unknown (0 parameters seen)"

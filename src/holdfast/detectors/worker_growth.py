@@ -6,18 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..types import Event, Severity
-from ._events import number
-from ._memory import (
-    MemoryDetector,
-    amount,
-    at,
-    code_of,
-)
+from ..records.memory import WorkerMemory
+from ..types import Severity
+from ._memory import VariableDetector, amount, at, code_of
 from .base import Detector
 
 
-class WorkerGrowth(MemoryDetector):
+class WorkerGrowth(VariableDetector[WorkerMemory]):
     """Memory leak in DataLoader workers: their private memory grows with every batch.
 
     What it detects:
@@ -66,7 +61,7 @@ class WorkerGrowth(MemoryDetector):
     name = "worker_growth"
     other_severities = ((Severity.INFO, "where no container is known that grows"),)
     within = 64
-    kinds = ("worker_growth",)
+    kinds = (WorkerMemory,)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):
@@ -77,39 +72,38 @@ class WorkerGrowth(MemoryDetector):
         passes: int = 2
         """Passes over the data after which a cache should be full."""
 
-    def believes(self, event: Event) -> bool:
+    def believes(self, measured: WorkerMemory) -> bool:
         """Whether the workers grow, and not only until a cache is full."""
-        outlived = number(event, "steps") >= self.options.passes * number(event, "pass_batches")
-        enough = number(event, "least_bytes") > self.options.least
+        outlived = measured.steps >= self.options.passes * measured.pass_batches
+        enough = measured.least_bytes > self.options.least
         # Any worker copies what it touches for the first time, until it has touched everything.
-        warm_up = event.data.get("copied") and not event.data.get("path")
-        return enough and (outlived or not (event.data.get("tested") or warm_up))
+        warm_up = measured.copied and not measured.path
+        return enough and (outlived or not (measured.tested or warm_up))
 
-    def weight(self, event: Event) -> Severity:
+    def weight(self, measured: WorkerMemory) -> Severity:
         """Information for growth without a known container."""
-        data = event.data
-        unknown = data.get("looked") is False or (data.get("copied") and not data.get("path"))
+        unknown = not measured.looked or (measured.copied and not measured.path)
         return Severity.INFO if unknown else self.severity
 
-    def what(self, event: Event) -> str:
+    def what(self, measured: WorkerMemory) -> str:
         """Which, and how much."""
-        path = event.data.get("path") or "something in the dataset"
-        each = amount(number(event, "bytes"))
-        if event.data.get("copied"):
+        path = measured.path or "something in the dataset"
+        each = amount(measured.bytes)
+        if measured.copied:
             why = f"{path} is copied page by page (copy-on-write), {each} per batch"
         else:
             why = f"{path} grows in each of them, {each} per batch"
-        return f"{number(event, 'workers'):.0f} loader workers leak memory: {why}{at(event.data)}"
+        return f"{measured.workers} loader workers leak memory: {why}{at(measured)}"
 
-    def next_move(self, event: Event) -> str:
+    def next_move(self, measured: WorkerMemory) -> str:
         """What to do at that line."""
-        path, line = str(event.data.get("path") or "the dataset's lists"), code_of(event.data)
-        if event.data.get("looked") is False:
+        path, line = measured.path or "the dataset's lists", code_of(measured)
+        if not measured.looked:
             return (
                 "the worker could not be asked (it is not forked); mostly it is a cache or a log "
                 f"in the dataset, or {path} being copied page by page"
             )
-        if event.data.get("copied"):
+        if measured.copied:
             return (
                 f"hold {path} in a numpy array or a tensor instead of Python objects: "
                 "np.array(...) of paths and labels is shared by all workers"
@@ -117,10 +111,10 @@ class WorkerGrowth(MemoryDetector):
         where = f" at `{line}`" if line else ""
         return f"do not collect in the dataset{where}: bound {path}, or fill it before training"
 
-    def headline(self, event: Event) -> str:
+    def headline(self, measured: WorkerMemory) -> str:
         """What grows, in each worker."""
-        return f"{event.data.get('path') or 'the dataset'} grows in every loader worker"
+        return f"{measured.path or 'the dataset'} grows in every loader worker"
 
-    def numbers(self, event: Event) -> Mapping[str, Any]:
+    def numbers(self, measured: WorkerMemory) -> Mapping[str, Any]:
         """How many of them."""
-        return {"workers": number(event, "workers")}
+        return {"workers": float(measured.workers)}

@@ -63,7 +63,11 @@ class Record:
             for name, annotation in inspect.get_annotations(cls).items()
             if not str(annotation).startswith(("ClassVar", "typing.ClassVar"))
         }
-        cls._defaults = {**cls._defaults, **own}
+        # Of all bases: a record may be put together from several.
+        inherited: dict[str, Any] = {}
+        for base in reversed(cls.__mro__[1:]):
+            inherited |= vars(base).get("_defaults", {})
+        cls._defaults = {**inherited, **own}
         cls._readers = None
 
     def __init__(self, **values: Any) -> None:

@@ -21,14 +21,14 @@ from ..actions.split_batch import Compute, Made, Piece, Pieces, Split, SplitBatc
 from ..probes.batches import Batch
 from ..probes.loss import scalars
 from ..probes.ranks import ranks
+from ..records.memory import CodeLine, LostStep
 from ..shards import is_sharded
 
 # Steps of a run that are skipped because memory ran out in backward: the first one arms the
 # boundary, later ones come only from code beyond it.
 _TRIES = 4
-KIND = "batch_split"
 
-Place = Callable[[], Mapping[str, Any]]
+Place = Callable[[], CodeLine]
 
 
 class Skippable(Protocol):
@@ -196,8 +196,8 @@ class OutOfMemory:
         self.again = held if source is not None else []
         self._source = weakref.ref(source) if self.again else None
         self.held = bool(self.again)
-        data = {"batches": len(self.again), **self.split.place}
-        self._training.record_at("lost_step", step, data)
+        lost = LostStep(batches=len(self.again), **vars(self.split.place))
+        self._training.record_at(lost.kind, step, lost.to_dict())
 
     def next_batch(self, iterator: Any) -> tuple[Batch, Any] | None:
         """A batch of a lost step; mostly None."""
@@ -225,12 +225,16 @@ class OutOfMemory:
         news, self.split.news = self.split.news, []
         if not news:
             return
-        facts, first = news[-1].facts(), news[0]
+        split, first = news[-1].record(), news[0]
         if len(news) > 1:
-            phases = dict.fromkeys(one.phase for one in news)
-            facts |= {"error": first.error, "phase": " and ".join(phases), **first.place}
-            facts["seconds"] = round(sum(one.seconds for one in news), 3)
-        self._training.record_at(KIND, step, facts | {"first": not self._told})
+            split = split.replace(
+                error=first.error,
+                phase=" and ".join(dict.fromkeys(one.phase for one in news)),
+                seconds=round(sum(one.seconds for one in news), 3),
+                **({} if first.place is None else vars(first.place)),
+            )
+        split = split.replace(first=not self._told)
+        self._training.record_at(split.kind, step, split.to_dict())
         self._told = True
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..detectors.kills import DIED
 from ..detectors.peers import peer_is_gone
 from ..errors import RunFolderError
+from ..records.memory import LostStep
 from ..run import (
     LaneData,
     Rows,
@@ -213,5 +214,5 @@ def left_out(data: LaneData) -> NDArray[np.bool_]:
     """
     tried = [e.data.get("replayed") for e in data.events if e.kind in ("rollback", "trial")]
     replayed = [step for step in tried if isinstance(step, int)]
-    replayed += [event.step for event in data.events if event.kind == "lost_step"]
+    replayed += [event.step for event in data.events if event.kind == LostStep.kind]
     return (column(data.steps, "skipped") > 0) & ~np.isin(data.steps["step"], replayed)

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from ..detectors.judge import Key
 from ..harmless import visible_line
+from ..records.memory import BatchSplit
 from ..run import Rows
 from ..types import Event, Finding, Severity, place_words
 from . import words
@@ -263,7 +264,8 @@ def event_line(event: Event) -> str:
     if (rescue := rescue_of(event)) is not None:
         if event.kind in _LATER or (event.kind == "checkpoint" and "failed" not in data):
             return ""
-        if event.kind == "batch_split" and data.get("first") is True and not data.get("refused"):
+        split = BatchSplit.of(event)
+        if split is not None and split.first and not split.refused:
             return ""  # the finding says it
         rank = f"rank {event.rank}  " if event.rank else ""
         # From which file a run was resumed is said before it starts.

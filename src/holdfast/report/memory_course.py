@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..records.memory import PartSizes
 from ..run import LaneData, Rows
 from ..types import Finding, place_words
 from . import words
@@ -14,7 +15,7 @@ from .columns import column
 from .layers import Mask, Norms
 
 PARTS = ("weights", "gradients", "optimizer state")
-"""The parts of an Event ``memory_parts``."""
+"""Parts whose sizes are recorded."""
 HOST, DEVICE = "rss", "mem_allocated"
 # Less than this share is not seen in a plot.
 _LEAST = 0.005
@@ -93,17 +94,16 @@ def _rest_name(on_device: bool, parts: Sequence[object]) -> str:
 
 def _parts(lane: LaneData, steps: Norms, *, on_device: bool) -> list[tuple[str, Norms]]:
     """Weights, gradients and optimizer state, from the last reading before each step."""
-    told = [event for event in lane.events if event.kind == "memory_parts"]
-    told = [event for event in told if (event.data.get("device") != "cpu") == on_device]
-    if not told:
+    measured = [(event.step, PartSizes.of(event)) for event in lane.events]
+    sizes = [(at, one) for at, one in measured if one and (one.device != "cpu") == on_device]
+    if not sizes:
         return []
-    at = np.array([event.step for event in told])
+    at = np.array([step for step, _ in sizes])
     # They were there before they were first measured.
     which = np.maximum(np.searchsorted(at, steps, "right") - 1, 0)
     found: list[tuple[str, Norms]] = []
-    for name in PARTS:
-        sizes = [event.data.get(name) for event in told]
-        known = np.array([float(s) if isinstance(s, int | float) else 0.0 for s in sizes])
+    rows = [(one.weights, one.gradients, one.optimizer_state) for _, one in sizes]
+    for name, known in zip(PARTS, np.array(rows, dtype=np.float64).T, strict=True):
         if known.max() > 0:
             found.append((name, known[which]))
     return found

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ..harmless import visible
+from ..records import KINDS as RECORDS
+from ..records import Kind
+from ..records.memory import BatchSplit, LostStep
 from ..types import Event
 from . import words
 
@@ -32,6 +35,10 @@ class Rescue:
 
 def rescue_of(event: Event) -> Rescue | None:
     """Wording of an event; None for events that are no recovery action."""
+    kind = RECORDS.get(event.kind)
+    if kind is not None and kind in _OF_RECORDS:
+        record = kind.of(event)
+        return None if record is None else _OF_RECORDS[kind](record)
     describe = _WORDS.get(event.kind)
     return None if describe is None else describe(event.data)
 
@@ -47,7 +54,16 @@ def number_in(data: Mapping[str, Any], name: str) -> float:
 def text_in(data: Mapping[str, Any], name: str) -> str:
     """Words of an event, fit to be shown on one line; empty where there are none."""
     value = data.get(name)
-    return "" if value is None else words.clip(" ".join(visible(str(value)).split()), 300)
+    return "" if value is None else one_line(str(value))
+
+
+def one_line(text: str) -> str:
+    """Words of somebody else, fit to be shown on one line.
+
+    >>> one_line("no space\\n  left")
+    'no space left'
+    """
+    return words.clip(" ".join(visible(text).split()), 300)
 
 
 def _count(data: Mapping[str, Any], name: str) -> int:
@@ -193,32 +209,30 @@ def _unreadable(data: Mapping[str, Any]) -> Rescue:
     return Rescue(what=f"put another sample in the place of {name}", why=_error(data))
 
 
-def _split(data: Mapping[str, Any]) -> Rescue:
-    module, parts = text_in(data, "module") or "the model", _count(data, "parts")
-    if parts < 2:
+def _split(split: BatchSplit) -> Rescue:
+    if split.parts < 2:
         return Rescue(
-            what=f"could not split the batch of {module}",
-            why=text_in(data, "refused"),
+            what=f"could not split the batch of {one_line(split.module) or 'the model'}",
+            why=one_line(split.refused),
             code="MEM008",
             variant="refused",
         )
-    why, seconds = text_in(data, "why"), number_in(data, "seconds")
-    samples = words.plural(_count(data, "samples"), "sample")
     parts_of = [
-        f"out of memory in {text_in(data, 'phase') or 'a pass'}",
-        f"approximate because {why}" if why else "exact",
-        f"{words.duration(seconds)} lost" if seconds > 0 else "",
+        f"out of memory in {one_line(split.phase) or 'a pass'}",
+        f"approximate because {one_line(split.why)}" if split.why else "exact",
+        f"{words.duration(split.seconds)} lost" if split.seconds > 0 else "",
     ]
+    samples = words.plural(split.samples, "sample")
     return Rescue(
-        what=f"split batches of {samples} into {words.number(parts)} parts",
+        what=f"split batches of {samples} into {words.number(split.parts)} parts",
         why=", ".join(filter(None, parts_of)),
         after="each part computes its forward pass twice; --no-split-batches switches this off",
         code="MEM008",
     )
 
 
-def _lost_step(data: Mapping[str, Any]) -> Rescue:
-    count = _count(data, "batches")
+def _lost_step(lost: LostStep) -> Rescue:
+    count = lost.batches
     again = "its batch is" if count == 1 else f"its {words.number(count)} batches are"
     return Rescue(
         what="skipped a step that ran out of memory in backward",
@@ -250,6 +264,10 @@ def _resume(data: Mapping[str, Any]) -> Rescue:
     return Rescue(what=f"resumed at step {step}, {exact}", why=f"from {file}" if file else "")
 
 
+_OF_RECORDS: Mapping[type[Kind], Callable[[Any], Rescue]] = {
+    BatchSplit: _split,
+    LostStep: _lost_step,
+}
 _WORDS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
     "stop": _stop,
     "rollback": _rollback,
@@ -260,13 +278,28 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
     "lowered_lr": _lowered,
     "quarantine": _quarantine,
     "unreadable": _unreadable,
-    "batch_split": _split,
-    "lost_step": _lost_step,
     "skipped_batch": _skipped_batch,
     "scaler": _scaler,
     "resume": _resume,
     "checkpoint": _checkpoint,
     "snapshots": _snapshots,
 }
-KINDS = tuple(_WORDS)
+KINDS = (
+    "stop",
+    "rollback",
+    "trial",
+    "level",
+    "new_task",
+    "clipping",
+    "lowered_lr",
+    "quarantine",
+    "unreadable",
+    "batch_split",
+    "lost_step",
+    "skipped_batch",
+    "scaler",
+    "resume",
+    "checkpoint",
+    "snapshots",
+)
 """The kinds of events described here, what matters most first."""

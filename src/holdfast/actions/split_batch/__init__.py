@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...records.memory import BatchSplit, CodeLine
 from . import structure
 from .boundary import MOST, SplitCall
 from .call import Call, CannotSplit, ChangesArguments, Run, inside
@@ -83,22 +84,23 @@ class Split:
     error: str = ""
     seconds: float = 0.0
     """Time lost with tries that failed."""
-    place: dict[str, Any] = field(default_factory=dict[str, Any])
+    place: CodeLine | None = None
+    """The line of the script; None where it is not known."""
 
-    def facts(self) -> dict[str, Any]:
-        """Plain data for an Event."""
-        return {
-            "module": self.module,
-            "samples": self.samples,
-            "phase": self.phase,
-            "parts": self.parts,
-            "exact": not self.why,
-            "why": "; ".join(self.why),
-            "refused": self.refused,
-            "error": self.error,
-            "seconds": round(self.seconds, 3),
-            **self.place,
-        }
+    def record(self) -> BatchSplit:
+        """What is recorded of it."""
+        return BatchSplit(
+            module=self.module,
+            samples=self.samples,
+            phase=self.phase,
+            parts=self.parts,
+            exact=not self.why,
+            why="; ".join(self.why),
+            refused=self.refused,
+            error=self.error,
+            seconds=round(self.seconds, 3),
+            **vars(self.place or CodeLine()),
+        )
 
 
 class SplitBatch:
@@ -119,15 +121,15 @@ class SplitBatch:
         self._began = 0.0
         self._result: Any = None
 
-    def arm(self, phase: str, error: str, place: Mapping[str, Any] | None = None) -> None:
+    def arm(self, phase: str, error: str, place: CodeLine | None = None) -> None:
         """Memory ran out in a call, or in a backward pass: the next call goes in parts.
 
-        ``place`` is the line of the script, as it is recorded.
+        ``place`` is the line of the script.
         """
         self.armed = True
         ARMED[:] = [True]
         self._began = time.perf_counter()
-        self._trouble = Split("", 0, phase, error=error, place=dict(place or {}))
+        self._trouble = Split("", 0, phase, error=error, place=place)
 
     def state(self) -> dict[str, Any]:
         """Whether calls go in parts, and what fits, as plain data."""
@@ -141,9 +143,10 @@ class SplitBatch:
         self._fits = dict(state["fits"])
 
     @property
-    def place(self) -> dict[str, Any]:
+    def place(self) -> CodeLine:
         """The line of the script where memory ran out last, while that is not settled."""
-        return {} if self._trouble is None else self._trouble.place
+        place = None if self._trouble is None else self._trouble.place
+        return place or CodeLine()
 
     def __call__(
         self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -7,14 +7,14 @@ them they were made of.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any
 
 from torch import Tensor
 
+from ...records.memory import GraphChain
 from . import growth_facts
-from .census import Census, Growth, Timeline, graph_names
+from .census import Census, Chained, Timeline, graph_names
 from .graphs import reach
 from .holders import Held, walk
 
@@ -23,13 +23,21 @@ _SECOND_TIME = ("through the graph a second time", "modified by an inplace opera
 _EARLY = 3
 
 
+@dataclass(slots=True)
+class Carrier:
+    """The variable that carries graphs from step to step."""
+
+    held: Held
+    record: GraphChain
+
+
 class Carriers:
     """The question of one step, and its answer at the end of the next."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._named: dict[int, Held] | None = None
-        self.suspected: list[Growth] = []
+        self.suspected: list[Chained] = []
         """Whose carrier is asked for."""
         self._fed: list[int] = []
 
@@ -38,7 +46,7 @@ class Carriers:
         """Whether the next step will have the answer."""
         return self._named is not None
 
-    def ask(self, census: Census, suspected: list[Growth]) -> None:
+    def ask(self, census: Census, suspected: list[Chained]) -> None:
         """Note who could carry the graphs of ``suspected`` on."""
         self._named, self.suspected, self._fed = graph_names(census.found), suspected, []
 
@@ -46,7 +54,7 @@ class Carriers:
         """A loss whose graph may lead into earlier steps."""
         self._fed = reach(loss.grad_fn, self._timeline.before(1)).entries
 
-    def answer(self, census: Census, frame: FrameType, step: int) -> Growth | None:
+    def answer(self, census: Census, frame: FrameType, step: int) -> Carrier | None:
         """The carrier as it is now: how far it reaches back, and whether it leads into the loss."""
         named, self._named = self._named or {}, None
         suspected, self.suspected = self.suspected, []
@@ -66,10 +74,10 @@ class Carriers:
         # What only came from the last step is not what carries the steps before it.
         for identity in [i for i in likely if i in chains] or likely or list(chains):
             if identity in now:
-                held, known = now[identity], chains.get(identity, suspected[0]).facts
-                age, depth = known["age"] + 1, known["depth"] + 1
-                facts = growth_facts.of_chain(held, age, fed=bool(self._fed), depth=depth)
-                return Growth(held, facts, kind="graph_chain")
+                held, known = now[identity], chains.get(identity, suspected[0])
+                age, depth = known.age + 1, known.depth + 1
+                record = growth_facts.of_chain(held, age, fed=bool(self._fed), depth=depth)
+                return Carrier(held, record)
         return None
 
 
@@ -93,11 +101,11 @@ class EarlyStates:
             self._carrier = self.names.get(entry, self._carrier)
         self.names = {}
 
-    def facts(self, died: BaseException | None) -> dict[str, Any] | None:
+    def met(self, died: BaseException | None) -> GraphChain | None:
         """The state that was on the graph of an earlier step when backward met that graph."""
         held = self._carrier
         met = isinstance(died, RuntimeError) and any(w in str(died) for w in _SECOND_TIME)
         if not met or held is None:
             return None
-        facts = growth_facts.of_chain(held, 1, fed=True)
-        return {**facts, "killed": True, **growth_facts.of_line(held, [])}
+        line = growth_facts.of_line(held, [])
+        return growth_facts.of_chain(held, 1, fed=True, line=line).replace(killed=True)

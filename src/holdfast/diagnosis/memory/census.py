@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from ...records.memory import ValueGrowth
 from ..aside import aside
 from .graphs import number_of, reach
 from .holders import CACHED, Held, walk
@@ -44,13 +45,10 @@ class Reading(NamedTuple):
 
 @dataclass(slots=True)
 class Growth:
-    """Something that has grown at every look and kept what it had, or reaches far back."""
+    """Something that has grown at every look and kept what it had."""
 
     held: Held
-    facts: dict[str, Any]
-    """The numbers of its event."""
-    kind: str = "growth"
-    """Of its event; ``graph_chain`` for a tensor whose graph reaches back over many steps."""
+    record: ValueGrowth
 
 
 class Timeline:
@@ -97,6 +95,14 @@ class Chain(NamedTuple):
     """Past steps that it has nodes of: one for what was made once and is used ever since."""
     whole: bool
     """Whether all of its nodes were met."""
+
+
+class Chained(NamedTuple):
+    """A tensor whose graph reaches back over many steps."""
+
+    held: Held
+    age: int
+    depth: int
 
 
 @dataclass(slots=True)
@@ -166,7 +172,7 @@ class Census:
                 found.append(_growth(held, readings, since, [look.step for look in looks]))
         if looks is self._looks:
             self._since = still
-        return sorted(found, key=lambda growth: -growth.facts["bytes"])
+        return sorted(found, key=lambda growth: -growth.record.bytes)
 
     # ------------------------------------------------------------------ what reaches back
 
@@ -187,20 +193,19 @@ class Census:
                 break
         return found
 
-    def chained(self) -> list[Growth]:
+    def chained(self) -> list[Chained]:
         """Those that are renewed, reach back to where they did some looks ago, and get longer."""
         if len(self._looks) < 2:
             return []
         before, last = self._looks[-2], self._looks[-1]
         recent, since = self._timeline.before(2), last.step - before.step
-        found: list[Growth] = []
+        found: list[Chained] = []
         for number, held in graph_names(self.found).items():
             chain, known = last.chains.get(held.identity), before.chains.get(held.identity)
             if chain is None or chain.age < _AGE or number < recent:
                 continue
             if _lengthens(chain, known) and (known is None or chain.age >= known.age + since):
-                facts = {"age": chain.age, "depth": chain.depth}
-                found.append(Growth(held, facts, kind="graph_chain"))
+                found.append(Chained(held, chain.age, chain.depth))
         return found
 
 
@@ -244,21 +249,22 @@ def _growth(held: Held, readings: list[Reading], since: int, steps: list[int]) -
         for item in last:
             weight.add(item)
         per_step = rate * weight.bytes / added
-    facts = {
-        "rate": rate,
-        "bytes": per_step,
-        "size": sizes[-1],
-        "steps": steps[-1] - since,
-        "bound": _bound(held.value),
-        "single": single,
-        "plain": plain,
-        "type": type(held.value).__name__,
-        "graphs": weight.graphs,
-        "tensor_bytes": weight.tensors,
-        "other_bytes": weight.others,
-        "on_device": weight.on_device,
-    }
-    return Growth(held, facts)
+    record = ValueGrowth(
+        path=held.path,
+        rate=rate,
+        bytes=per_step,
+        size=sizes[-1],
+        steps=steps[-1] - since,
+        bound=_bound(held.value),
+        single=single,
+        plain=plain,
+        type=type(held.value).__name__,
+        graphs=weight.graphs,
+        tensor_bytes=weight.tensors,
+        other_bytes=weight.others,
+        on_device=weight.on_device,
+    )
+    return Growth(held, record)
 
 
 def _inside(value: Any) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ...records.memory import EvaluationGraphs
 from ..dynamo import compilations
 from ..watchpoint import Change, Watchpoint
 from . import unused_graphs
@@ -250,17 +251,15 @@ class Evaluation:
             # The line is seen next time.
             self._followed = min(self._followed, _FOLLOWED - 1)
             return
-        self._record(
-            "evaluation_graphs",
-            {
-                "nodes": window.high - window.low,
-                "step_nodes": self._jumps.typical,
-                "evaluations": self._count,
-                "batches": window.batches,
-                "seen": "trace",
-                **unused_graphs.told(window.changes[0].calls),
-            },
+        line = unused_graphs.line_of(window.changes[0].calls)
+        record = EvaluationGraphs(
+            nodes=window.high - window.low,
+            step_nodes=self._jumps.typical,
+            evaluations=self._count,
+            batches=window.batches,
+            **vars(line),
         )
+        self._record(record.kind, record.to_dict())
 
 
 def _most(changes: Sequence[Change]) -> list[Change]:

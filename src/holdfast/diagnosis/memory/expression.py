@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...records.memory import Expression
 from ..crash.operands import known, value_of
 from ..crash.traceback_frames import Call, calls
 
@@ -36,8 +37,8 @@ class _UnknownError(Exception):
     """A part that cannot be worked out without running the user's code."""
 
 
-def facts(found: BaseException, asked: float | None) -> dict[str, Any]:
-    """Expression, shapes of its parts and of its result; empty where they are not known.
+def did_not_fit(found: BaseException, asked: float | None) -> Expression | None:
+    """Expression, shapes of its parts and of its result; None where they are not known.
 
     Args:
         found: the out-of-memory error.
@@ -46,7 +47,7 @@ def facts(found: BaseException, asked: float | None) -> dict[str, Any]:
     users = [call for call in calls(found.__traceback__) if call.is_users]
     node = users[-1].expression() if users else None
     if node is None:
-        return {}
+        return None
     parts = [
         (ast.unparse(part), value)
         for part in _parts(node)
@@ -54,18 +55,18 @@ def facts(found: BaseException, asked: float | None) -> dict[str, Any]:
     ]
     result = _attempt(node, users[-1])
     if not parts or not isinstance(result, Tensor):
-        return {}
+        return None
     size = result.numel() * result.element_size()
     if asked is not None and abs(size - asked) > _ROUNDING * size + _BLOCK:
-        return {}
-    return {
-        "expression": ast.unparse(node)[:120],
-        "made_of": [[text[:60], list(value.shape)] for text, value in parts],
-        "made_of_bytes": sum(_bytes(value) for _, value in parts),
-        "result": list(result.shape),
-        "result_dtype": str(result.dtype).removeprefix("torch."),
-        "result_bytes": size,
-    }
+        return None
+    return Expression(
+        expression=ast.unparse(node)[:120],
+        made_of=tuple((text[:60], tuple(value.shape)) for text, value in parts),
+        made_of_bytes=sum(_bytes(value) for _, value in parts),
+        result=tuple(result.shape),
+        result_dtype=str(result.dtype).removeprefix("torch."),
+        result_bytes=size,
+    )
 
 
 def _bytes(value: Tensor) -> int:

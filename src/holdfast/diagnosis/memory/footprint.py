@@ -15,12 +15,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...probes.ranks import ranks
+from ...records.memory import CodeLine, MemoryRanOut, ModelCall
 from ...run.host_memory import MemoryLimit, nearest, own_limits, room, shared_limits
 from ..crash.operands import value_of
 from ..crash.traceback_frames import calls
-from ..source.place import kind_of, place_told
+from ..source.place import kind_of
 from ..training import Training
 from . import activations, expression
+from .code_line import code_line
 
 _ASKED = re.compile(r"allocate ([\d.]+) (bytes|[KMGT]iB)", re.I)
 _UNITS = {"bytes": 0, "kib": 1, "mib": 2, "gib": 3, "tib": 4}
@@ -38,7 +40,7 @@ _NOT_LOSS = frozenset(
 _NAMED = 8
 
 
-def arithmetic(found: BaseException, training: Training) -> dict[str, Any]:
+def arithmetic(found: BaseException, training: Training) -> MemoryRanOut:
     """What the memory was needed for, as far as that is known, and the user's line."""
     there: dict[str, int] = dict.fromkeys(PARTS[:3], 0)
     modules: dict[str, dict[str, int]] = {}
@@ -57,33 +59,38 @@ def arithmetic(found: BaseException, training: Training) -> dict[str, Any]:
             needs["weights"] += size
             needs["gradients"] += size if p.requires_grad else 0
             needs["optimizer state"] += max(state, int(per_weight * size))
-    facts: dict[str, Any] = {"killed": True, "seen": "trace"}
     if torch.cuda.is_initialized():
         rest = torch.cuda.max_memory_allocated() - sum(there.values())
         there["activations and others"] = max(0, rest)
-    asked = _ASKED.search(str(found))
-    if asked is not None:
-        facts["asked"] = float(asked[1]) * 1024.0 ** _UNITS[asked[2].lower()]
-    facts |= expression.facts(found, facts.get("asked"))
-    if modules:
-        facts["largest"] = max(modules, key=lambda name: modules[name]["weights"])
-    facts |= _of_the_call(found, modules, training)
-    needs = {part: sum(m[part] for m in modules.values()) for part in PARTS}
-    facts |= {"parts": there, "needs": needs, "modules": _grouped(modules)}
+    said = _ASKED.search(str(found))
+    asked = float(said[1]) * 1024.0 ** _UNITS[said[2].lower()] if said is not None else None
+    blown_up = expression.did_not_fit(found, asked)
+    largest = max(modules, key=lambda name: modules[name]["weights"], default="")
+    call = _of_the_call(found, modules, training)
     limit = host_limit() if device.type == "cpu" else None
-    if limit is not None:
-        facts |= {"limit": limit.name, "limit_bytes": limit.bytes}
-    return facts | {"capacity": capacity(device)} | line_of(found)
+    return MemoryRanOut(
+        asked=asked,
+        parts=there,
+        needs={part: sum(m[part] for m in modules.values()) for part in PARTS},
+        modules=_grouped(modules),
+        largest=largest,
+        limit=None if limit is None else limit.name,
+        limit_bytes=None if limit is None else limit.bytes,
+        capacity=capacity(device),
+        **vars(call),
+        **({} if blown_up is None else vars(blown_up)),
+        **vars(line_of(found).replace(seen="trace")),
+    )
 
 
-def line_of(found: BaseException, caught: FrameType | None = None) -> dict[str, Any]:
+def line_of(found: BaseException, caught: FrameType | None = None) -> CodeLine:
     """The script's line that ran out: the innermost, or else the one that called what caught it."""
     frames = [(f.f_code.co_filename, n) for f, n in traceback.walk_tb(found.__traceback__)]
     frames = list(reversed(frames))
     if caught is not None:
         frames += [(f.f_code.co_filename, n) for f, n in traceback.walk_stack(caught)]
     users = (frame for frame in frames if kind_of(frame[0]) == "user")
-    return place_told(*next(users, ("", 0)))
+    return code_line(*next(users, ("", 0)))
 
 
 def state_per_weight(optimizer: Optimizer) -> float:
@@ -120,25 +127,25 @@ def host_limit() -> MemoryLimit | None:
 
 def _of_the_call(
     found: BaseException, modules: dict[str, dict[str, int]], training: Training
-) -> dict[str, Any]:
+) -> ModelCall:
     """Where the model was when it happened, and what its pass would have kept."""
     call = activations.last_call(found.__traceback__)
     if call is None:
-        return {"phase": "loss"} if _after_the_model(found) else {}
+        return ModelCall(phase="loss" if _after_the_model(found) else "")
     names = {id(m): name for root in training.models() for name, m in root.named_modules()}
     prefix = names.get(id(call.model), "")
-    facts: dict[str, Any] = {"within": names.get(id(call.inner), ""), "batch": call.batch}
+    at_work = ModelCall(within=names.get(id(call.inner), ""), batch=call.batch)
     if ranks() > 1:
-        return facts | {"not_counted": "ranks wait for each other in a forward pass"}
+        return at_work.replace(not_counted="ranks wait for each other in a forward pass")
     try:
         kept, outputs = activations.kept(call)
     except Exception as error:  # a model that asks for values, or an operation without a shape
-        return facts | {"not_counted": f"{type(error).__name__}: {error}"[:200]}
+        return at_work.replace(not_counted=f"{type(error).__name__}: {error}"[:200])
     for name, size in kept.items():
         full = ".".join(filter(None, [prefix, name])) or type(call.model).__name__
         needs = modules.setdefault(full, dict.fromkeys(PARTS, 0))
         needs["activations"] += size
-    return facts | {"outputs": outputs}
+    return at_work.replace(outputs=outputs)
 
 
 def _after_the_model(found: BaseException) -> bool:

@@ -7,14 +7,16 @@ for each value; the numbers are measured again as long as it goes on, at growing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from ...records.memory import GraphChain, StoringLine, ValueGrowth
 from . import growth_facts
-from .carriers import Carriers
+from .carriers import Carrier, Carriers
 from .census import Census, Growth, Timeline
+from .holders import Held
 from .line_watch import LineWatch
 from .look_schedule import APART, LookSchedule
 
@@ -30,14 +32,14 @@ _TRIALS = 3
 _OWN_LOOKS = 24
 _RECORDS = 64
 
-Record = Callable[[str, dict[str, Any], Any], None]
+Record = Callable[[ValueGrowth | GraphChain, Any], None]
 
 
 @dataclass(slots=True)
 class _Thing:
     """What is known of one value that grows."""
 
-    line: dict[str, Any] = field(default_factory=dict[str, Any])
+    line: StoringLine = field(default_factory=StoringLine)
     trials: int = 0
     records: int = 0
     due: int = 0
@@ -49,7 +51,7 @@ class GrowthWatch:
 
     Args:
         timeline: which graph nodes belong to which step.
-        record: takes the kind of an event, its data, and the value that was measured.
+        record: takes what was measured, and the value itself.
         pass_steps: steps in one pass over the data, as far as known; 0 if not.
     """
 
@@ -61,7 +63,7 @@ class GrowthWatch:
         self._schedule = LookSchedule()
         self._lines = LineWatch()
         self._things: dict[tuple[str, str], _Thing] = {}
-        self._waiting: list[Growth] = []
+        self._waiting: list[Growth | Carrier] = []
 
     @property
     def busy(self) -> bool:
@@ -99,7 +101,7 @@ class GrowthWatch:
         growing = _worth(self._census.growing())
         measured = self._measure(growing, frame)
         chained = [] if measured else self._census.chained()
-        chained = [chain for chain in chained if chain.facts["age"] >= self._thing(chain).due]
+        chained = [chain for chain in chained if chain.age >= self._chain(chain.held).due]
         if not measured and not chained:
             known = {growth.held.identity for growth in growing}
             rare = _worth(g for g in self._census.rarely() if g.held.identity not in known)
@@ -113,7 +115,7 @@ class GrowthWatch:
     def _wait(self, growth: Growth) -> int | None:
         """Steps until it is to be measured again; None where that can wait for any look."""
         thing = self._thing(growth)
-        wait = thing.due - growth.facts["steps"]
+        wait = thing.due - growth.record.steps
         return wait if wait <= 0 or thing.records < _OWN_LOOKS else None
 
     def _measure(self, growing: list[Growth], frame: FrameType) -> bool:
@@ -122,30 +124,30 @@ class GrowthWatch:
         due = [
             growth
             for growth in growing
-            if growth.facts["steps"] >= self._thing(growth).due
+            if growth.record.steps >= self._thing(growth).due
             and (self._schedule.close or not self._thing(growth).records)
         ]
         for growth in due:
-            growth.facts |= growth_facts.of_growth(growth.held, self._pass_steps())
+            growth.record = growth_facts.of_growth(growth.record, growth.held, self._pass_steps())
         self._take(due, frame)
         return bool(due)
 
     def _name_carrier(self, step: int, frame: FrameType) -> None:
         """One step later: which tensor of the step before leads into the new graphs?"""
         for chain in self.carriers.suspected:
-            self._postpone(self._thing(chain), chain.facts["age"])
+            self._postpone(self._chain(chain.held), chain.age)
         found = self.carriers.answer(self._census, frame, step)
         self._take([found] if found is not None else [], frame)
         self._census.close()
         self._schedule.soon(step)
 
-    def _take(self, growing: list[Growth], frame: FrameType) -> None:
+    def _take(self, growing: Sequence[Growth | Carrier], frame: FrameType) -> None:
         """Record those whose line is known; follow the lines of the others."""
-        unknown: list[Growth] = []
+        unknown: list[Growth | Carrier] = []
         for growth in growing:
             thing = self._thing(growth)
-            trials = _TRIALS if growth.facts.get("single", True) else 1
-            if thing.line.get("seen") == "trace" or thing.trials >= trials:
+            trials = _TRIALS if growth.record.single else 1
+            if thing.line.seen == "trace" or thing.trials >= trials:
                 self._write(growth, thing)
             elif len(unknown) < _TOGETHER:
                 thing.trials += 1
@@ -161,10 +163,10 @@ class GrowthWatch:
             thing.line = growth_facts.of_line(growth.held, changes, self._lines.steps)
             self._write(growth, thing)
 
-    def _write(self, growth: Growth, thing: _Thing) -> None:
+    def _write(self, growth: Growth | Carrier, thing: _Thing) -> None:
         thing.records += 1
-        self._postpone(thing, growth.facts["steps"])
-        self._record(growth.kind, {**growth.facts, **thing.line}, growth.held.value)
+        self._postpone(thing, growth.record.steps)
+        self._record(growth.record.replace(**vars(thing.line)), growth.held.value)
 
     def _postpone(self, thing: _Thing, steps: int) -> None:
         """Measure again an eighth later, and at the end of each pass over the data."""
@@ -173,10 +175,14 @@ class GrowthWatch:
         if whole:
             thing.due = min(thing.due, (steps // whole + 1) * whole)
 
-    def _thing(self, growth: Growth) -> _Thing:
-        return self._things.setdefault((growth.kind, growth.held.identity), _Thing())
+    def _thing(self, growth: Growth | Carrier) -> _Thing:
+        kind = growth.record.kind
+        return self._things.setdefault((kind, growth.held.identity), _Thing())
+
+    def _chain(self, held: Held) -> _Thing:
+        return self._things.setdefault((GraphChain.kind, held.identity), _Thing())
 
 
 def _worth(growing: Iterable[Growth]) -> list[Growth]:
-    facts = ((growth, growth.facts) for growth in growing)
-    return [g for g, f in facts if (f["graphs"] and not f["single"]) or f["bytes"] >= _LEAST]
+    found = ((growth, growth.record) for growth in growing)
+    return [g for g, r in found if (r.graphs and not r.single) or r.bytes >= _LEAST]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...records.memory import GraphChain
 from ..source.place import kind_of
 from . import growth_facts
 from .census import Timeline
@@ -49,10 +50,11 @@ class PastGraphs(NamedTuple):
     age: int
     """Steps since the oldest of them was made."""
 
-    def facts(self) -> dict[str, Any]:
-        """As data of a ``graph_chain`` event."""
-        known = growth_facts.of_chain(self.held, self.age, fed=False)
-        return {**known, "killed": True, "held": self.bytes, **growth_facts.of_line(self.held, [])}
+    def record(self, in_use: int) -> GraphChain:
+        """What is recorded of it, with the bytes that all tensors or the process took."""
+        line = growth_facts.of_line(self.held, [])
+        chain = growth_facts.of_chain(self.held, self.age, fed=False, line=line)
+        return chain.replace(killed=True, held=self.bytes, in_use=in_use)
 
 
 def largest(died: BaseException, timeline: Timeline) -> PastGraphs | None:

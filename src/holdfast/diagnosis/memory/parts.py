@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, is_tensor
 
+from ...records.memory import PartSizes
 from ..training import Training
-
-KIND = "memory_parts"
-"""The Event: bytes of each part, and the type of the device they are on."""
 
 # The first reading is made when optimizers have their state and gradients have been made.
 _FIRST = 8
@@ -24,7 +22,7 @@ class MemoryParts:
     def __init__(self, training: Training) -> None:
         self._training = training
         self._due = _FIRST
-        self._told: dict[str, int] = {}
+        self._last: PartSizes | None = None
 
     def step_ended(self, step: int) -> None:
         """Record the parts if it is time and they have changed."""
@@ -32,16 +30,14 @@ class MemoryParts:
             return
         self._due = 2 * step
         try:
-            parts, device = self._measured()
+            parts = self._measured()
         except Exception:  # an optimizer or a tensor of an unknown kind: a plot goes without it
             return
-        if parts and any(
-            abs(size - self._told.get(name, 0)) > _CHANGE * size for name, size in parts.items()
-        ):
-            self._told = parts
-            self._training.record(KIND, {**parts, "device": device})
+        if parts.weights and _differs(parts, self._last):
+            self._last = parts
+            self._training.record(parts.kind, parts.to_dict())
 
-    def _measured(self) -> tuple[dict[str, int], str]:
+    def _measured(self) -> PartSizes:
         weights, gradients, state, device = 0, 0, 0, ""
         seen: set[int] = set()
         for optimizer, _ in self._training.optimizers():
@@ -54,8 +50,14 @@ class MemoryParts:
                 gradients += _size(p.grad) if p.grad is not None else 0
                 values = optimizer.state.get(p, {}).values()
                 state += sum(_size(value) for value in values if is_tensor(value))
-        parts = {"weights": weights, "gradients": gradients, "optimizer state": state}
-        return (parts if weights else {}), device
+        return PartSizes(weights=weights, gradients=gradients, optimizer_state=state, device=device)
+
+
+def _differs(parts: PartSizes, last: PartSizes | None) -> bool:
+    """Whether one of the sizes is another one than when it was recorded last."""
+    before = (last.weights, last.gradients, last.optimizer_state) if last else (0, 0, 0)
+    now = parts.weights, parts.gradients, parts.optimizer_state
+    return any(abs(a - b) > _CHANGE * a for a, b in zip(now, before, strict=True))
 
 
 def _size(tensor: Tensor) -> int:

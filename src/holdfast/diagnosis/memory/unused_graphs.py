@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Sequence
-from typing import Any
 
+from ...records.memory import Fix, UnusedGraphLine
 from ..source.imports import name_of_torch
 from ..source.loops import function_at, head_of
 from ..source.owner import user_modules
-from ..source.place import place_told
 from ..source.training_calls import Training, statement_at, training_in
+from .code_line import code_line
 
 Lines = Sequence[tuple[str, int, str]]
 """File, line and function of the user's calls, innermost first."""
@@ -24,26 +24,31 @@ Lines = Sequence[tuple[str, int, str]]
 _FILES = 48
 
 
-def told(calls: Lines) -> dict[str, Any]:
-    """The line to name and where ``no_grad`` may stand, as the data of an event.
-
-    ``fix`` is ``function``, ``statement``, ``shared`` (training runs the very line, too) or empty
-    where the source does not tell; ``loop`` whether the loop around the line may stand inside too;
-    ``torch`` what the file calls it.
-    """
+def line_of(calls: Lines) -> UnusedGraphLine:
+    """The line to name, and where ``no_grad`` may stand as far as the source tells."""
     calls = _in_functions(calls)
     training = training_in(_files(calls))
     file, line, function = _named(calls, training)
     found = statement_at(file, line)
-    data: dict[str, Any] = {"function": function, "fix": "", "loop": False}
-    data["torch"] = name_of_torch(file)
+    fix: Fix = ""
+    around = False
     if found is not None and training.known and not _puts_off(found.node):
-        data["fix"] = _fix(file, found.node, function, training)
+        fix = _fix(file, found.node, function, training)
         loop = found.loops[-1] if found.loops else None
-        data["loop"] = loop is not None and not _trained(file, loop, training)
-    if data["fix"] == "function":
-        data["head"] = head_of(file, line)
-    return data | place_told(file, line)
+        around = loop is not None and not _trained(file, loop, training)
+    return UnusedGraphLine(
+        function=function,
+        fix=fix,
+        loop=around,
+        torch=name_of_torch(file),
+        head=_head(file, line) if fix == "function" else (),
+        **vars(code_line(file, line, "trace")),
+    )
+
+
+def _head(file: str, line: int) -> tuple[int, str] | tuple[()]:
+    number, text = head_of(file, line) or (0, "")
+    return (int(number), str(text)) if number else ()
 
 
 def _in_functions(calls: Lines) -> Lines:
@@ -72,7 +77,7 @@ def _named(calls: Lines, training: Training) -> tuple[str, int, str]:
     return calls[-1]
 
 
-def _fix(file: str, node: ast.stmt, function: str, training: Training) -> str:
+def _fix(file: str, node: ast.stmt, function: str, training: Training) -> Fix:
     at, own = (file, node.lineno), {function, f".{function}"}
     if at in training.lines:
         return "shared"

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ...probes.step_record import StepRecord
+from ...records.memory import GraphChain, MemoryRanOut, ValueGrowth
 from ...run.host_memory import ran_out
 from ..training import Training
 from . import footprint, held_graphs
@@ -23,8 +24,6 @@ from .growth import GrowthWatch
 from .heap import Heap
 from .parts import MemoryParts
 from .workers import Workers, batches
-
-OUT = "out_of_memory"
 
 # Steps between two readings of the signs, and steps a graph may stay alive without a question.
 _EVERY = 8
@@ -122,16 +121,16 @@ class MemoryWatch:
         self._growth.close()
         self.evaluation.close()
 
-    def last_words(self, error: BaseException) -> list[tuple[str, dict[str, Any]]]:
-        """What an error has to do with memory: a kind of Event and its facts, for each."""
-        found: list[tuple[str, dict[str, Any]]] = []
-        if (facts := self._early.facts(error)) is not None:
-            found.append(("graph_chain", facts))
+    def last_words(self, error: BaseException) -> list[GraphChain | MemoryRanOut]:
+        """What an error has to do with memory."""
+        found: list[GraphChain | MemoryRanOut] = []
+        if (chain := self._early.met(error)) is not None:
+            found.append(chain)
         if ran_out(error):
             if (past := held_graphs.largest(error, self._timeline)) is not None:
-                found.append(("graph_chain", past.facts() | {"in_use": footprint.in_use()}))
-            found.append((OUT, footprint.arithmetic(error, self._training)))
-        return [(kind, {"heap_slope": self._heap.slope(), **facts}) for kind, facts in found]
+                found.append(past.record(footprint.in_use()))
+            found.append(footprint.arithmetic(error, self._training))
+        return [record.replace(heap_slope=self._heap.slope()) for record in found]
 
     def _read_signs(self, step: int) -> None:
         oldest = self._markers.oldest()
@@ -143,8 +142,7 @@ class MemoryWatch:
             if self._ordered & (self._ordered - 1) == 0:
                 self._growth.order(step)
 
-    def _grown(self, kind: str, facts: dict[str, Any], value: Any) -> None:
-        self._record(kind, facts | {"in_evaluation": self.evaluation.built(newest(value))})
-
-    def _record(self, kind: str, facts: dict[str, Any]) -> None:
-        self._training.record(kind, {"heap_slope": self._heap.slope(), **facts})
+    def _grown(self, record: ValueGrowth | GraphChain, value: Any) -> None:
+        built = self.evaluation.built(newest(value))
+        record = record.replace(in_evaluation=built, heap_slope=self._heap.slope())
+        self._training.record(record.kind, record.to_dict())

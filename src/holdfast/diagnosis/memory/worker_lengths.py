@@ -13,10 +13,12 @@ from itertools import pairwise
 from types import FrameType, GeneratorType
 from typing import Any, TypeAlias
 
+from ...records.memory import WorkerContainer
 from ..source.growers import habits
 from ..source.loops import assigned_at
 from ..source.owner import file_of, owner_of
-from ..source.place import frames_from, place_told
+from ..source.place import frames_from
+from .code_line import code_line
 from .holders import CACHED, Held, reachable
 
 # Looks that must each find more than the one before; looks without an answer that are one.
@@ -55,16 +57,27 @@ class Lengths:
             self.answer = {}
 
 
-def facts(dataset: Any, answer: Answer) -> dict[str, Any]:
-    """The data of an event about a dataset whose worker has given its answer."""
+def container(dataset: Any, answer: Answer) -> WorkerContainer:
+    """What grows or is copied, of a dataset whose worker has given its answer."""
     if answer:
-        return answer | {"seen": "source"} | place_told(answer["file"], answer["line"])
+        return WorkerContainer(
+            path=answer["path"],
+            name=answer["name"],
+            how=answer["how"],
+            tested=answer.get("tested", False),
+            **vars(code_line(answer["file"], answer["line"], "source")),
+        )
     many = [held for held in _containers(dataset) if len(held.value) >= _MANY]
     if not many:
-        return {"path": "", "seen": "guess", "copied": True, **place_told("", 0)}
+        return WorkerContainer(copied=True, **vars(code_line("", 0, "guess")))
     held, file = max(many, key=lambda held: len(held.value)), _file_of(dataset)
-    found = {"path": held.path, "name": held.name, "how": held.how, "copied": True}
-    return found | {"seen": "source"} | place_told(file, assigned_at(file, held.name))
+    return WorkerContainer(
+        path=held.path,
+        name=held.name,
+        how=held.how,
+        copied=True,
+        **vars(code_line(file, assigned_at(file, held.name), "source")),
+    )
 
 
 def _at_work(frame: FrameType) -> tuple[Any, _Stream | None]:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from ...records.memory import WorkerContainer, WorkerMemory
 from ..throughput import worker_samples
 from . import worker_lengths
 
@@ -34,7 +35,7 @@ class Workers:
         self._iterator: Callable[[], Any] = lambda: None
         self._fetched = 0
         self._readings: list[tuple[int, Private]] = []
-        self._facts: dict[str, Any] = {}
+        self._found: WorkerContainer | None = None
         self._began, self._asked = 0.0, math.inf
         self._records = 0
         self._due = 0
@@ -68,12 +69,12 @@ class Workers:
         # Below half of what detectors accuse by default nobody asks for the cause.
         if min(rises) * len(iterator._workers) < _LEAST:
             return
-        self._facts = self._facts or self._look(iterator)
-        if self._facts:
-            self._write(iterator, rises)
+        self._found = self._found or self._look(iterator)
+        if self._found is not None:
+            self._write(iterator, rises, self._found)
 
-    def _look(self, iterator: Any) -> dict[str, Any]:
-        """The facts; nothing while a worker that was asked has no answer."""
+    def _look(self, iterator: Any) -> WorkerContainer | None:
+        """What grows; None while a worker that was asked has no answer."""
         pid, dataset = iterator._workers[0].pid, iterator._dataset
         now = perf_counter()
         # It must have made something in between.
@@ -82,26 +83,24 @@ class Workers:
         self._asked = min(self._asked, now)
         if worker_samples.order_growth(pid, apart) and now - self._asked < _PATIENCE * apart:
             answer = worker_samples.growth(pid)
-            return {} if answer is None else worker_lengths.facts(dataset, answer)
-        return worker_lengths.facts(dataset, {}) | {"looked": False}
+            return None if answer is None else worker_lengths.container(dataset, answer)
+        return worker_lengths.container(dataset, {}).replace(looked=False)
 
-    def _write(self, iterator: Any, rises: list[float]) -> None:
+    def _write(self, iterator: Any, rises: list[float], found: WorkerContainer) -> None:
         workers, whole = len(iterator._workers), batches(iterator)
         self._records += 1
         self._due = self._fetched + self._fetched // 4
         if whole:
             self._due = min(self._due, (self._fetched // whole + 1) * whole)
-        self._record(
-            "worker_growth",
-            {
-                "bytes": workers * sum(rises) / len(rises),
-                "least_bytes": workers * min(rises),
-                "workers": workers,
-                "steps": self._fetched,
-                "pass_batches": whole,
-                **self._facts,
-            },
+        record = WorkerMemory(
+            bytes=workers * sum(rises) / len(rises),
+            least_bytes=workers * min(rises),
+            workers=workers,
+            steps=self._fetched,
+            pass_batches=whole,
+            **vars(found),
         )
+        self._record(record.kind, record.to_dict())
 
 
 def batches(iterator: Any) -> int:

@@ -10,7 +10,7 @@ from types import FrameType
 from ...diagnosis.crash import exception
 from ...diagnosis.crash.given_up import behind
 from ...diagnosis.crash.record import ends_the_run
-from ...diagnosis.memory.watcher import OUT
+from ...records.memory import MemoryRanOut
 from ...recovery.last_state import Moment
 from ...recovery.together import END
 from ..engine_state import EngineState
@@ -69,12 +69,12 @@ class EndHooks(EnginePart):
         found = attempt(self, "watchers", memory.last_words, error) if memory is not None else None
         found = found or []
         # Out of memory is the memory watcher's to explain.
-        ran_out = any(kind == OUT for kind, _ in found)
+        ran_out = any(isinstance(record, MemoryRanOut) for record in found)
         facts |= {"explained": "memory" if ran_out else "", "steps": self._position.steps}
         if gave_up is not None:
             facts |= {"gave_up": str(gave_up)}
         following = self._training.iteration + 1
-        others = [(kind, following, data) for kind, data in found]
+        others = [(record.kind, following, record.to_dict()) for record in found]
         return LastWords.of(error, self._position.steps, facts, others)
 
     @fail_open("last state")

@@ -1,0 +1,11 @@
+"""A line of the script as the records of memory have it."""
+
+from __future__ import annotations
+
+from ...records.memory import CodeLine, Seen
+from ..source.place import place_told
+
+
+def code_line(file: str, line: int, seen: Seen = "") -> CodeLine:
+    """The file as the user would write it, the line, its statement and the lines around it."""
+    return CodeLine.from_dict(place_told(file, line)).replace(seen=seen)
