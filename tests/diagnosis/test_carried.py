@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.detectors._remedies.explanation import remedy
+from holdfast.detectors import remedy
 from holdfast.diagnosis.source.carried import carried_by_loop
+from holdfast.records.nonfinite import Cause
 
 from ..guard.conftest import MakeEngine
 from ..guard.conftest import make_engine as make_engine
@@ -138,7 +139,7 @@ def test_what_carries_it_on_is_named(make_engine: MakeEngine, name: str, tmp_pat
     assert [data["variable"] for data in carried] == ([expected] if expected else [])
     for data in carried:
         assert expected in source.splitlines()[data["line"] - 1]
-        said = remedy(data)
+        said = remedy(Cause.from_dict(data))
         assert f"{expected} carries NaN" in said.headline and "reset it" in said.text
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.detectors import Explanation
 from holdfast.detectors.judge import Judge
+from holdfast.records.nonfinite import TensorStats
 from holdfast.report.live import (
     CLEAR,
     Live,
@@ -171,7 +172,7 @@ def explained(given=None, *, step=413, **data):
     event = Event(time=0, rank=0, step=step, kind="cause", data={
         "opt": 0, "how": "replay", "phase": "forward", "op": "log", "file": "model.py", "line": 88,
         "start": 88, "code": "loss = -torch.log(p).mean()", "sample": 20817,
-        "inputs": [{"min": 0, "max": 1, "zeros": 1, "numel": 9}], **data,
+        "inputs": [TensorStats(min=0, max=1, zeros=1, numel=9).to_dict()], **data,
     })  # fmt: skip
     explanation = Explanation.of(event)
     assert explanation is not None
@@ -216,7 +217,7 @@ def test_a_storm_of_causes_is_no_storm_of_lines(said):
 def test_the_fix_is_told_in_words_where_no_line_says_it():
     first, second = cause_lines(explained(code="", sample=None))
     assert first == "step 413  cause: log of 0 at model.py:88"
-    assert second == "          fix: 1 of 9 values that go into log are 0: clamp the argument"
+    assert second == "          fix: 1 of 9 values that go into log is 0: clamp the argument"
     long = "x = torch.log(p)" + " + b" * 40
     assert cause_lines(explained(code=long))[1].startswith("          fix: 1 of 9 values")
 
