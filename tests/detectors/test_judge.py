@@ -391,6 +391,12 @@ def test_a_cause_stays_with_its_optimizer_step_and_family(make_rows):
     assert not plain.file and not {"headline", "diff"} & set(plain.evidence)
 
 
+def test_updates_by_hand_have_the_cause_that_no_optimizer_asked_for(make_rows):
+    judge = Judge()
+    judge.feed(bad_losses(make_rows, 4), [cause(4, opt=-1)])
+    assert [f.evidence["headline"] for f in judge.findings] == ["log of 0"]
+
+
 def test_every_layer_on_that_step_gets_the_cause(make_rows):
     rows = make_rows(6, grad_bad={2: 1, 3: 1}, grad_layer={2: 0, 3: 1}, loss_bad={2: 1})
     judge = Judge()
