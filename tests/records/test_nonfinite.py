@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.detectors.judge import Judge
 from holdfast.records import Kind, RecordError, read
-from holdfast.records.nonfinite import BatchReplay, Cause, NotCovered
+from holdfast.records.nonfinite import BatchReplay, Cause
 from holdfast.run import decode, encode
 from holdfast.types import Event, Finding
 
@@ -66,24 +66,6 @@ def carried_state() -> None:
         opt.step()
 
 
-def counting_module() -> None:
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.calls = nn.Linear(2, 1), 0
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
-            return self.layer(x)
-
-    model = Counting()
-    opt = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(3):
-        opt.zero_grad()
-        model(torch.full((4, 2), torch.nan if step == 1 else 1.0)).sum().backward()
-        opt.step()
-
-
 Loop = Callable[[], None]
 # A loop, the kind that it leads to, and what its record says.
 WRITTEN: dict[str, tuple[Loop, type[Kind], dict[str, Any], dict[str, Any]]] = {
@@ -92,7 +74,6 @@ WRITTEN: dict[str, tuple[Loop, type[Kind], dict[str, Any], dict[str, Any]]] = {
     "parameter": (bad_weight, Cause, {}, {"phase": "parameter", "layer": "weight"}),
     "carried": (carried_state, Cause, {}, {"phase": "carried", "variable": "h"}),
     "again": (log_of_zero, BatchReplay, {"device_path": True}, {"batches": 1}),
-    "counter": (counting_module, NotCovered, {}, {"what": "the script's own state"}),
 }
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..records.nonfinite import NotCovered
-
 
 class DecisionPlace:
     """Looks at the gradients of one optimizer, again when they are those of other parameters.
@@ -45,7 +43,6 @@ class DecisionPlace:
         if kinds != {"cpu"} and first:
             where = ", ".join(sorted(kinds))
             why = f"gradients live on {where}: one host read per step"
-            gap = NotCovered(what="sync-free guarding", why=why)
-            self._notes.append((NotCovered.kind, gap.to_dict()))
+            self._notes.append(("not_covered", {"what": "sync-free guarding", "why": why}))
         self._known = (positions, device, None)
         return None

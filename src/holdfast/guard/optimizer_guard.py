@@ -23,7 +23,6 @@ from ..probes.model_state import largest_on_device, nonfinite_on_host
 from ..probes.presence import Presence
 from ..probes.step_record import StepRecord
 from ..probes.updates import Updates
-from ..records.nonfinite import NotCovered
 from .armed_skip import FUSED, HIDDEN, SNAPSHOT, ArmedSkip
 from .decision_place import DecisionPlace
 from .device_launch import DeviceLaunch
@@ -372,8 +371,7 @@ class OptimizerGuard:
         """From now on steps are observed, not skipped; ``why`` is reported to the user."""
         if not self.detect_only:
             self.detect_only = why
-            gap = NotCovered(what="skipping a bad step", why=why)
-            self.notes.append((NotCovered.kind, gap.to_dict()))
+            self.notes.append(("not_covered", {"what": "skipping a bad step", "why": why}))
 
     def description(self) -> dict[str, Any]:
         """Description of this optimizer for the start of the run."""

@@ -27,7 +27,7 @@ from ..probes.batches import Batch, LoaderLedger
 from ..probes.comparable import Comparability
 from ..probes.model_state import clean
 from ..probes.ranks import ranks
-from ..records.nonfinite import Cause, NotCovered
+from ..records.nonfinite import Cause
 from ..recovery.out_of_memory import OutOfMemory
 from ..run import Recorder, Table
 from .bad_batches import BadBatches
@@ -142,8 +142,7 @@ class GuardedTraining:
         """Report, once, what the guard cannot do for this run."""
         if why not in self._not_covered and self.opened() is not None:
             self._not_covered.add(why)
-            gap = NotCovered(what=what, why=why)
-            self.record_at(NotCovered.kind, self.iteration, gap.to_dict())
+            self.record_at("not_covered", self.iteration, {"what": what, "why": why})
 
     def failure(self, where: str, error: Exception) -> None:
         """Record that a part of holdfast failed and was switched off."""

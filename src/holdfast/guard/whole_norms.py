@@ -22,7 +22,6 @@ from torch import Tensor
 
 from ..probes._host_norms import INF, GradientReading
 from ..probes.gradients import DeviceReading, Meter
-from ..records.nonfinite import NotCovered
 from ..shards import is_sharded, local
 
 # Seconds to wait, once, for the other ranks to say that they take part. Ranks that compile reach
@@ -136,8 +135,7 @@ class WholeNorms:
             return []
         self._told = True
         why = "another rank cannot skip, and ranks skip together or not at all"
-        gap = NotCovered(what="skipping a bad step", why=why)
-        return [(NotCovered.kind, gap.to_dict())]
+        return [("not_covered", {"what": "skipping a bad step", "why": why})]
 
     def stand_in(self) -> None:
         """Take part for a guard that cannot decide this step: nobody skips it."""

@@ -1,4 +1,4 @@
-"""Causes of non-finite values, and what the guard cannot do for a run."""
+"""Causes of non-finite values."""
 
 from __future__ import annotations
 
@@ -118,10 +118,3 @@ class BatchReplay(Kind, kind="replay"):
 
     batches: int
     """How many batches it is handed."""
-
-
-class NotCovered(Kind, kind="not_covered"):
-    """Something that the guard cannot do for this run; reported once."""
-
-    what: str
-    why: str

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..records.nonfinite import BatchReplay, Cause
+from ..records.nonfinite import Cause
 from ..run import LaneData
 from ..types import Event
 from . import words
@@ -178,7 +178,7 @@ def _from_event(event: Event) -> ActionTaken | None:
             why = "it is faster and bitwise identical; --no-fused keeps yours"
         case "switched_to_capturable":
             what = f"Moved the step counters of {name} to the device"
-        case BatchReplay.kind:
+        case "replay":
             what = "Fed a bad batch through the loop again to find the line"
             why = "the loop runs one iteration longer; --no-replay switches this off"
         case "loss_replaced":

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from ..detectors.judge import Key
 from ..harmless import visible_line
-from ..records.nonfinite import BatchReplay, NotCovered
+from ..records.nonfinite import BatchReplay
 from ..run import Rows
 from ..types import Event, Finding, Severity, place_words
 from . import words
@@ -282,8 +282,8 @@ def event_line(event: Event) -> str:
             f"step {event.step}  running its batch again to find the line; that step is skipped "
             "too (--no-replay switches this off)"
         )
-    if (gap := NotCovered.of(event)) is not None:
-        return f"holdfast: not covered: {gap.what}: {gap.why}"
+    if event.kind == "not_covered":
+        return f"holdfast: not covered: {data.get('what', '')}: {data.get('why', '')}"
     if event.kind == "progress_again":
         pause = words.duration(float(data.get("seconds", 0.0))).replace(words.NBSP, " ")
         return f"step {event.step}  goes on after {pause} without a step or a batch"

@@ -22,7 +22,6 @@ from ..config import DetectorSettings
 from ..detectors import ALL, Detector, load_plugins
 from ..detectors.comparison import compare_ranks
 from ..detectors.judge import Judge
-from ..records.nonfinite import NotCovered
 from ..run import LaneData, Run
 from ..run.resumption import RESUMED_FROM
 from ..types import Event, Finding
@@ -205,7 +204,7 @@ def summarize_lanes(
         finite_step=finite[-1].finite_step if finite else -1,
         exception=exception,
         saved_state=_saved(run, data, events if early else newest, early=early),
-        not_covered=_not_covered(events),
+        not_covered=_notes(events, "not_covered", "what", "why"),
         changes=_changes(events),
         actions_taken=(*restart_actions(run.meta), *actions_of(data, lanes)),
         interventions="; ".join(filter(None, done)),
@@ -327,11 +326,6 @@ def _named(code: str) -> str:
     """A code with its name, which says what it is about: ``NUM001 nonfinite loss``."""
     known = next((detector for detector in ALL if detector.code == code), None)
     return code if known is None else f"{code} {known.name.replace('_', ' ')}"
-
-
-def _not_covered(events: Iterable[Event]) -> tuple[str, ...]:
-    gaps = filter(None, map(NotCovered.of, events))
-    return tuple(dict.fromkeys(f"{gap.what}: {gap.why}" for gap in gaps))
 
 
 def _notes(events: Iterable[Event], kind: str, what: str, why: str) -> tuple[str, ...]:
