@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast.checkpoint.file import load
 from holdfast.checkpoint.tree import flatten
 from holdfast.errors import HoldfastError
+from holdfast.records.nonfinite import BatchReplay
 from holdfast.types import Severity
 
 from . import stage
@@ -56,7 +57,8 @@ def _weathered(folder: Path, kind: str, rng: random.Random) -> Try:
         return Try(what, lost=str(error))
     assert data is not None
     skipped = int((data.steps["skipped"] > 0).sum())
-    again = sum(event.data["batches"] for event in stage.events(data, "replay"))
+    events = stage.events(data, BatchReplay.kind)
+    again = sum(one.batches for one in map(BatchReplay.of, events) if one is not None)
     poisoned = sum(b - a for a, b in spans)
     lost = ""
     if skipped != poisoned + again:
@@ -86,7 +88,8 @@ def _stopped(folder: Path, kind: str, rng: random.Random) -> Try:
     except HoldfastError as error:
         return Try(what, lost=str(error))
     made = ended.last
-    again = sum(event.data["batches"] for event in stage.events(data, "replay"))
+    events = stage.events(data, BatchReplay.kind)
+    again = sum(one.batches for one in map(BatchReplay.of, events) if one is not None)
     lost = ""
     if not budget <= made - start <= budget + 2 + again:
         lost = f"stopped after {made - start} bad steps"

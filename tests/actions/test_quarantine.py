@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 from holdfast.actions.quarantine import Quarantine
 from holdfast.config import QuarantineSettings
 from holdfast.probes.batches import Batch
+from holdfast.records.nonfinite import Cause
 
 NAN = float("nan")
 
@@ -29,9 +30,12 @@ def batch(content: Any, indices: list[Any] | None, dataset: Any, worker: int = -
     return Batch(content, indices, worker, 0, dataset=lambda: dataset)
 
 
-def cause(**given: Any) -> dict[str, Any]:
-    return {"phase": "forward", "op": "log", "file": "train.py", "line": 7, "sample": 11, "row": 1,
-            "dtype": "float32", **given}  # fmt: skip
+def cause(row: int = 1, sample: int = 11, **given: Any) -> Cause:
+    known: dict[str, Any] = {
+        "how": "replay", "phase": "forward", "op": "log", "file": "train.py", "line": 7,
+        "dtype": "float32", "samples": ((row, sample),), **given,
+    }  # fmt: skip
+    return Cause(**known)
 
 
 @pytest.fixture
@@ -131,7 +135,7 @@ def test_an_exam_names_a_sample_before_or_after_its_batch_is_told(data: TensorDa
 @pytest.mark.parametrize(
     "given",
     [
-        pytest.param({"sample": None, "row": None}, id="several rows"),
+        pytest.param({"samples": ()}, id="several rows"),
         pytest.param({"phase": "parameter"}, id="the weights"),
         pytest.param({"phase": "backward", "dtype": "float16"}, id="overflow on the way back"),
         pytest.param({"sample": 99}, id="of another batch"),

@@ -34,9 +34,9 @@ EXCEPTION = {
     "variables": [{"name": EVIL, "repr": EVIL, "type": EVIL}],
 }  # fmt: skip
 CAUSE = {
-    "opt": 0, "how": "replay", "observed": 3, "phase": EVIL, "op": EVIL, "file": EVIL, "line": 8,
-    "function": EVIL, "code": EVIL, "start": 8, "excerpt": EXCERPT, "module": EVIL, "layer": EVIL,
-    "inputs": [], "sample": 4, "samples": [[4]], "columns": [EVIL], "samples_bad": 1,
+    **dict.fromkeys(("phase", "op", "file", "function", "code", "module", "layer"), EVIL),
+    "opt": 0, "how": "replay", "observed": 3, "line": 8, "start": 8, "excerpt": EXCERPT,
+    "inputs": [], "sample": 4, "samples": [[0, EVIL]], "columns": [1], "samples_bad": 1,
 }  # fmt: skip
 EVENTS: dict[str, dict[str, Any]] = {
     "start": {"torch": EVIL, "python": EVIL, "device": EVIL, "world": EVIL},

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from holdfast.records.nonfinite import Cause, TensorStats
+
 # Infinity that was asked for is no fault.
 _ASKED = {
     "masked_fill", "full", "full_like", "fill", "scalar_tensor", "lift_fresh", "where", "detach",
@@ -25,23 +27,23 @@ _ASKED = {
 _FIXED = {"mask", "count", "y"}
 
 
-def stat(tensor: torch.Tensor) -> dict[str, Any]:
-    """One tensor in numbers, as the contract of the cause event has it."""
+def stat(tensor: torch.Tensor) -> TensorStats:
+    """One tensor in numbers."""
     values = tensor.detach().double().flatten()
     fine = values[values.isfinite()]
     some = fine.numel() > 0
-    return {
-        "shape": list(tensor.shape),
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "min": fine.min().item() if some else None,
-        "max": fine.max().item() if some else None,
-        "mean": fine.mean().item() if some else None,
-        "zeros": int((values == 0).sum()),
-        "negative": int((values < 0).sum()),
-        "nan": int(values.isnan().sum()),
-        "inf": int(values.isinf().sum()),
-        "numel": values.numel(),
-    }
+    return TensorStats(
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        min=fine.min().item() if some else None,
+        max=fine.max().item() if some else None,
+        mean=fine.mean().item() if some else None,
+        zeros=int((values == 0).sum()),
+        negative=int((values < 0).sum()),
+        nan=int(values.isnan().sum()),
+        inf=int(values.isinf().sum()),
+        numel=values.numel(),
+    )
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -68,13 +70,13 @@ class _Forward(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         given = [a for a in args if isinstance(a, torch.Tensor)]
         given = tensors(given) if self._floating else given
-        inputs = [] if self.found else [stat(a) for a in given]
+        inputs = () if self.found else tuple(stat(a) for a in given)
         result = func(*args, **(kwargs or {}))
         name = func._schema.name.partition("::")[2]
         if not self.found and name.rstrip("_") not in _ASKED and not finite(result):
             bad = next(t for t in tensors(result) if not t.isfinite().all())
             # Infinity that passes through, as in exp(-inf) or a maximum, was born elsewhere.
-            through = any(s["inf"] for s in inputs) and not bad.isnan().any()
+            through = any(s.inf for s in inputs) and not bad.isnan().any()
             if not through or name == "logsumexp":
                 self.found = {
                     "phase": "forward", "op": name, "inputs": inputs, "output": stat(bad),
@@ -102,7 +104,7 @@ def _note(found: dict[str, Any], node: Any, kept: list[str], made: Any, incoming
     bad = next(t for t in tensors(made) if not t.isfinite().all())
     inputs = [*tensors([getattr(node, name) for name in kept]), *tensors(incoming)]
     found.update(
-        phase="backward", op=type(node).__name__, inputs=[stat(t) for t in inputs],
+        phase="backward", op=type(node).__name__, inputs=tuple(stat(t) for t in inputs),
         output=stat(bad), dtype=str(bad.dtype).removeprefix("torch."),
     )  # fmt: skip
 
@@ -142,10 +144,8 @@ def gradients(
     return results, grads
 
 
-def witness(
-    code: str, make: Callable[[], dict[str, Any]], *, sparing: bool = False
-) -> dict[str, Any]:
-    """The cause event's data for a statement that goes wrong, forward or backward.
+def witness(code: str, make: Callable[[], dict[str, Any]], *, sparing: bool = False) -> Cause:
+    """The cause of a statement that goes wrong, forward or backward.
 
     A ``sparing`` witness has no eye for whole numbers and truth values among the inputs, but in
     backward for what was kept of the forward pass.
@@ -158,11 +158,10 @@ def witness(
         if not found:
             gradients(code, make, found, saved=sparing)
     assert found, f"nothing goes wrong in: {code}"
-    return {
-        "opt": 0, "how": "replay", "observed": 7, "file": "train.py", "line": 88, "start": 88,
-        "function": "step", "code": code, "excerpt": [[88, "    " + code.split("\n")[0]]],
-        "module": "", "sample": None, "row": None, "samples_bad": 1, "layer": "", **found,
-    }  # fmt: skip
+    return Cause(
+        how="replay", observed=7, file="train.py", line=88, start=88, function="step", code=code,
+        excerpt=((88, "    " + code.split("\n")[0]),), samples_bad=1, **found,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,7 @@ def test_it_shows_the_line_and_does_not_claim_to_be_certain(make_rows):
     (finding,) = judged(make_rows, event(20, waits_for=1, stuck_worker=worker))
     cause = cause_of(finding)
     assert cause is not None and cause.excerpt == ((8, "with lock:"), (9, "    read()"))
-    assert 9 in cause.guilty and cause.function == "__getitem__"
+    assert 9 in cause.guilty and cause.recorded.function == "__getitem__"
     (group,) = join_ranks([("r0", finding)])
     sure = dict(facts_of(group, cause, several_ranks=False).rows)["how sure"]
     assert sure.startswith("likely: three looks found no work") and "guess" in sure

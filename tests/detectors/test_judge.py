@@ -14,6 +14,7 @@ from holdfast.detectors import ALL, HISTORY, Detector
 from holdfast.detectors.case import REMEMBERED
 from holdfast.detectors.judge import Judge, ranked
 from holdfast.detectors.nonfinite_loss import NonfiniteLoss
+from holdfast.records.nonfinite import Cause, TensorStats
 from holdfast.run import decode, encode
 from holdfast.types import Event, Finding, Severity
 
@@ -59,15 +60,16 @@ def poison(rows, noise, share=0.02):
 
 def cause(step, opt=0, how="replay", line=88, **more):
     """A ``cause`` event: log of 0 in train.py."""
-    data = {
+    known = {
         "opt": opt, "how": how, "observed": step + 1, "phase": "forward", "op": "log",
         "file": "train.py", "line": line, "function": "f", "code": "loss = -torch.log(p).mean()",
-        "start": line, "excerpt": [[line, "    loss = -torch.log(p).mean()"]], "module": "",
-        "inputs": [{"min": 0.0, "max": 1.0, "zeros": 1, "numel": 9, "dtype": "float32"}],
-        "output": {"inf": 1, "numel": 9, "dtype": "float32"}, "dtype": "float32", "sample": 20817,
-        "row": 5, "samples_bad": 1, "layer": "",
+        "start": line, "excerpt": ((line, "    loss = -torch.log(p).mean()"),),
+        "inputs": (TensorStats(min=0.0, max=1.0, zeros=1, numel=9, dtype="float32"),),
+        "output": TensorStats(inf=1, numel=9, dtype="float32"), "dtype": "float32",
+        "sample": 20817, "row": 5, "samples_bad": 1, **more,
     }  # fmt: skip
-    return Event(time=0.0, rank=0, step=step, kind="cause", data=data | more)
+    data = Cause(**known).to_dict()
+    return Event(time=0.0, rank=0, step=step, kind="cause", data=data)
 
 
 def causes_for(rows, noise):
@@ -388,6 +390,12 @@ def test_a_cause_stays_with_its_optimizer_step_and_family(make_rows):
     assert not plain.file and not {"headline", "diff"} & set(plain.evidence)
 
 
+def test_updates_by_hand_have_the_cause_that_no_optimizer_asked_for(make_rows):
+    judge = Judge()
+    judge.feed(bad_losses(make_rows, 4), [cause(4, opt=-1)])
+    assert [f.evidence["headline"] for f in judge.findings] == ["log of 0"]
+
+
 def test_every_layer_on_that_step_gets_the_cause(make_rows):
     rows = make_rows(6, grad_bad={2: 1, 3: 1}, grad_layer={2: 0, 3: 1}, loss_bad={2: 1})
     judge = Judge()
@@ -435,19 +443,20 @@ def test_a_cause_does_not_change_the_code(make_rows, phase):
 
 
 JUNK = [
-    None, [], "x", {}, {"opt": "?"}, {"opt": None, "inputs": 3, "excerpt": [[1], "y"], "line": ""},
+    {}, {"opt": "?"}, {"opt": None, "inputs": 3, "excerpt": [[1], "y"], "line": ""},
     {"opt": 0, "op": ["log"], "code": 5, "sample": {}, "output": [1], "phase": {"a": 1}},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("data", JUNK)
-@pytest.mark.parametrize("step", [4, None, "4", -1])
+@pytest.mark.parametrize("step", [4, -1])
 def test_a_broken_cause_breaks_nothing(make_rows, data, step):
     judge = Judge()
     judge.feed(None, [Event(time=0.0, rank=0, step=step, kind="cause", data=data)])
     judge.feed(bad_losses(make_rows, 4))
     judge.feed(None, [Event(time=0.0, rank=0, step=step, kind="cause", data=data), cause(4)])
-    assert not judge.errors
+    (event,) = judge.errors
+    assert event.data["where"] == "reading an event cause"
     assert judge.findings[0].evidence["headline"] == "log of 0"
     encode(judge.findings[0].to_dict())
 

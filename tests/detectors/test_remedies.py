@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.detectors import Remedy, remedy
+from holdfast.records import RecordError
+from holdfast.records.nonfinite import Cause, TensorStats
 from holdfast.run import decode, encode
 
 
-def stat(low: Any = 0.5, high: Any = 1.0, **more: Any) -> dict[str, Any]:
+def stat(low: Any = 0.5, high: Any = 1.0, **more: Any) -> TensorStats:
     """Numbers of one input; by default ten healthy ones."""
-    return {
-        "shape": [10], "dtype": "float32", "min": low, "max": high, "mean": 0.7, "zeros": 0,
-        "negative": 0, "nan": 0, "inf": 0, "numel": 10,
-    } | more  # fmt: skip
+    known: dict[str, Any] = {"shape": (10,), "dtype": "float32", "mean": 0.7, "numel": 10, **more}
+    return TensorStats(min=low, max=high, **known)
 
 
 NAN, POSITIVE = stat(None, None, mean=None, nan=10), stat()
@@ -28,17 +28,17 @@ TOO_LARGE = stat(inf=2)
 HALF = {"dtype": "float16"}
 ZERO = stat(0.0, zeros=2)
 MINUS = stat(-0.3, zeros=1, negative=4)
-SCALAR = {"shape": [], "numel": 1}
+SCALAR = {"shape": (), "numel": 1}
 
 
-def cause(op: str, code: str = "", *inputs: Any, output: Any = BAD, **more: Any) -> dict[str, Any]:
-    phase = "backward" if "Backward" in op else "forward"
-    return {
-        "opt": 0, "how": "replay", "observed": 413, "phase": phase, "op": op, "file": "model.py",
-        "line": 88, "function": "f", "code": code, "start": 88, "excerpt": [], "module": "",
-        "inputs": list(inputs), "output": output, "dtype": output["dtype"] if output else "",
-        "sample": None, "row": None, "samples_bad": 1, "layer": "",
-    } | more  # fmt: skip
+def cause(op: str, code: str = "", *inputs: Any, output: Any = BAD, **more: Any) -> Cause:
+    known: dict[str, Any] = {
+        "how": "replay", "observed": 413, "phase": "backward" if "Backward" in op else "forward",
+        "op": op, "file": "model.py", "line": 88, "function": "f", "code": code, "start": 88,
+        "inputs": inputs, "output": output, "dtype": output.dtype if output else "",
+        "samples_bad": 1, **more,
+    }  # fmt: skip
+    return Cause(**known)
 
 
 def told(op: str, code: str = "", *inputs: Any, **more: Any) -> Remedy:
@@ -172,9 +172,9 @@ def test_an_infinity_that_a_mask_wrote():
 
 
 def test_an_infinite_column_is_not_filled():
-    told_of = remedy({"phase": "input", "output": TOO_LARGE, "columns": [3], "sample": 60})
+    told_of = remedy(cause("", output=TOO_LARGE, phase="input", columns=(3,), sample=60))
     assert "fillna" not in told_of.text and "find what is infinite there" in told_of.text
-    assert "fillna" in remedy({"phase": "input", "output": BAD, "columns": [3]}).text
+    assert "fillna" in remedy(cause("", phase="input", columns=(3,))).text
 
 
 def test_a_parameter_that_was_bad_before():
@@ -285,13 +285,13 @@ def test_every_kind_of_statement(code):
 
 
 def test_a_later_step_is_less_certain_than_the_very_batch():
-    sure = [remedy(cause("log", "", ZERO) | {"how": h}).confidence for h in ("replay", "next")]
+    sure = [remedy(cause("log", "", ZERO, how=h)).confidence for h in ("replay", "next")]
     assert sure[0] > sure[1]
 
 
 def test_numbers_come_as_json_has_them():
     given = cause("exp", "e = torch.exp(x)", stat(1.0, math.inf, mean=math.nan, inf=1))
-    assert remedy(decode(encode(given))) == remedy(given)
+    assert remedy(Cause.from_dict(decode(encode(given.to_dict())))) == remedy(given)
 
 
 def test_a_thousand_terms_are_no_problem():
@@ -303,7 +303,7 @@ junk = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=8)
     | st.sampled_from(["NaN", "forward", "backward", "x / y", "float16", "log", "input"]),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(list(stat())), inner)
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(TensorStats.fields()), inner)
     ),
     max_leaves=6,
 )  # fmt: skip
@@ -313,12 +313,16 @@ CODES = [code for _, code, *_ in WORDS] + ["y = torch.where(a, x / y, z ** 0.5) 
 
 @settings(max_examples=300, deadline=None)
 @given(
-    broken=st.dictionaries(st.sampled_from(list(cause(""))), junk, max_size=8),
+    broken=st.dictionaries(st.sampled_from(Cause.fields()), junk, max_size=8),
     op=st.sampled_from(NAMES), code=st.sampled_from(CODES), inputs=st.lists(junk, max_size=3),
 )  # fmt: skip
 def test_nothing_in_a_file_makes_it_fail(broken, op, code, inputs):
-    for given_ in (broken, cause(op, code, *inputs) | broken):
-        cure = remedy(given_)
+    whole = cause(op, code).to_dict()
+    for given_ in (broken, whole | {"inputs": inputs} | broken, whole | broken):
+        try:
+            cure = remedy(Cause.from_dict(given_))
+        except RecordError:
+            continue  # told by whoever reads it
         assert cure.headline and cure.text and 0 < cure.confidence <= 1
         if cure.diff:
             new = [line[1:] for line in cure.diff.split("\n")[1:] if line[0] in " +"]

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.detectors import remedy
+from holdfast.records.nonfinite import Cause, TensorStats
 
 MASK = torch.tensor([[False, True, False], [False, False, False]])
 
@@ -54,20 +55,26 @@ def attention(low: float) -> Callable[[Tensor], Tensor]:
     return lambda x: x.masked_fill(torch.ones_like(MASK), low).softmax(-1)
 
 
-INF = {"shape": [2, 3], "dtype": "float32", "inf": 1, "numel": 6, "min": -3.0, "max": -1.0}
-FINE = {"shape": [2, 3], "dtype": "float32", "zeros": 1, "numel": 6, "min": 0.0, "max": 1.0}
-NAN = {"shape": [2, 3], "dtype": "float32", "nan": 1, "numel": 6, "min": 0.0, "max": 1.0}
-ALL_INF = INF | {"inf": 6}
-EQUAL = {"shape": [2, 3], "dtype": "float32", "numel": 6, "min": 1.0, "max": 1.0}
+def stats(**numbers: Any) -> TensorStats:
+    return TensorStats(shape=(2, 3), dtype="float32", numel=6, **numbers)
 
 
-def cause(op: str, *inputs: dict[str, Any], phase: str = "forward") -> dict[str, Any]:
-    return {"op": op, "phase": phase, "how": "replay", "inputs": [*inputs], "output": NAN,
-            "dtype": "float32"}  # fmt: skip
+INF = stats(inf=1, min=-3.0, max=-1.0)
+FINE = stats(zeros=1, min=0.0, max=1.0)
+NAN = stats(nan=1, min=0.0, max=1.0)
+ALL_INF = INF.replace(inf=6)
+EQUAL = stats(min=1.0, max=1.0)
+
+
+def cause(op: str, *inputs: TensorStats, phase: str = "forward") -> Cause:
+    return Cause(
+        op=op, phase=phase, how="replay", file="", line=0, inputs=inputs, output=NAN,
+        dtype="float32",
+    )  # fmt: skip
 
 
 # What is told of, words of the remedy, what is NaN, and what these words make of it.
-CASES: list[tuple[dict[str, Any], str, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = [
+CASES: list[tuple[Cause, str, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = [
     (cause("aten::mul", FINE, INF), "before this operation, x.masked_fill(mask, 0)",
      entropy, entropy_masked_before),
     (cause("aten::mul", FINE, INF), "masking the result is too late",

@@ -11,6 +11,7 @@ import torch
 from torch import tensor as t
 
 from holdfast.detectors import Remedy, remedy
+from holdfast.records.nonfinite import Cause
 
 INF = float("inf")
 HALF, BF16, DOUBLE = torch.float16, torch.bfloat16, torch.float64
@@ -307,10 +308,10 @@ def test_a_norm_that_is_differentiated_twice():
         return warp.grad
 
     code = "r = torch.norm(x @ self.warp, dim=-1)"
-    cause = {
-        "phase": "backward", "op": "DivBackward0", "file": "sdf.py", "line": 40, "start": 40,
-        "code": code, "how": "replay", "dtype": "float32",
-    }  # fmt: skip
+    cause = Cause(
+        phase="backward", op="DivBackward0", file="sdf.py", line=40, start=40, code=code,
+        how="replay", dtype="float32",
+    )  # fmt: skip
     cure = remedy(cause)
     new = cure.diff.split("\n")[-1][1:]
     assert new == "r = ((x @ self.warp).square().sum(dim=-1) + 1e-12).sqrt()"

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.detectors._remedies.explanation import remedy
+from holdfast.detectors import remedy
 from holdfast.diagnosis.source.carried import carried_by_loop
+from holdfast.records.nonfinite import Cause
 
 from ..guard.conftest import MakeEngine
 from ..guard.conftest import make_engine as make_engine
@@ -133,12 +134,12 @@ def test_what_carries_it_on_is_named(make_engine: MakeEngine, name: str, tmp_pat
     exec(compile(source, str(path), "exec"), {"__name__": "__main__", "__file__": str(path)})
     engine.close()
     assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
-    told = engine.memory.of_kind("cause")  # type: ignore[attr-defined]
-    carried = [data for data in told if data["phase"] == "carried"]
-    assert [data["variable"] for data in carried] == ([expected] if expected else [])
-    for data in carried:
-        assert expected in source.splitlines()[data["line"] - 1]
-        said = remedy(data)
+    told = map(Cause.from_dict, engine.memory.of_kind("cause"))  # type: ignore[attr-defined]
+    carried = [cause for cause in told if cause.phase == "carried"]
+    assert [cause.variable for cause in carried] == ([expected] if expected else [])
+    for cause in carried:
+        assert expected in source.splitlines()[cause.line - 1]
+        said = remedy(cause)
         assert f"{expected} carries NaN" in said.headline and "reset it" in said.text
 
 
@@ -171,8 +172,8 @@ def test_an_attribute_that_forward_reads_before_it_writes_it(
         opt.step()
         opt.zero_grad()
     engine.close()
-    told = engine.memory.of_kind("cause")  # type: ignore[attr-defined]
-    found = [(d["variable"], d["line"]) for d in told if d["phase"] == "carried"]
+    told = map(Cause.from_dict, engine.memory.of_kind("cause"))  # type: ignore[attr-defined]
+    found = [(cause.variable, cause.line) for cause in told if cause.phase == "carried"]
     assert found == [("self.h", 10)]
 
 

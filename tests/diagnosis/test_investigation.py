@@ -9,6 +9,7 @@ import pytest
 from holdfast.config import GuardSettings
 from holdfast.diagnosis.nonfinite import investigation, provenance
 from holdfast.probes.batches import Batch
+from holdfast.records.nonfinite import Cause
 
 
 class Training:
@@ -27,6 +28,9 @@ class Training:
     def record_at(self, kind: str, step: int, data: object) -> None:
         self.told.append(step)
 
+    def explained(self, step: int, cause: Cause) -> None:
+        self.told.append(step)
+
 
 class Run:
     """Bad steps, one after the other; exams find what ``answers`` says for the step."""
@@ -40,12 +44,13 @@ class Run:
     def _here(self) -> tuple[list[Batch], None]:
         return [Batch(None, [self.training.iteration], 0, None)], None
 
-    def _exam(self, *_: object) -> dict[str, Any] | None:
+    def _exam(self, *_: object) -> Cause | None:
         step = self.training.iteration
         self.exams.append(step)
         if step not in self.answers:
             return None
-        return {"samples": [[0, self.answers[step]]], "file": "train.py", "line": 9}
+        samples = ((0, self.answers[step]),)
+        return Cause(how="replay", phase="input", file="train.py", line=9, samples=samples)
 
     def bad(self, *steps: int) -> None:
         for step in steps:

@@ -24,17 +24,19 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.diagnosis.nonfinite import rerun
 from holdfast.diagnosis.nonfinite.observer import Observer
+from holdfast.records.nonfinite import Cause
 from tests.guard.conftest import MakeEngine
 
 Loop = Callable[[], Any]
 
 
-def only_cause(engine: Any) -> tuple[int, dict[str, Any]]:
+def only_cause(engine: Any) -> tuple[int, Cause]:
     engine.close()
     assert not engine.off, engine.memory.of_kind("holdfast_error")
-    causes = [(step, data) for kind, step, data in engine.memory.events if kind == "cause"]
+    causes = [(step, data) for kind, step, data in engine.memory.events if kind == Cause.kind]
     assert len(causes) == 1, causes
-    return causes[0]
+    step, data = causes[0]
+    return step, Cause.from_dict(data)
 
 
 def marked_line(loop: Loop, mark: str = "# HERE") -> int:
@@ -253,11 +255,11 @@ def test_forward(make_engine: MakeEngine, loop: Loop) -> None:
     engine = make_engine()
     loop()
     _, cause = only_cause(engine)
-    assert cause["phase"] == "forward"
-    assert (os.path.abspath(cause["file"]), cause["line"]) == (__file__, marked_line(loop))
-    assert cause["how"] == "replay"
-    assert cause["output"]["nan"] + cause["output"]["inf"] > 0
-    assert any("# HERE" in text for _, text in cause["excerpt"])
+    assert cause.phase == "forward"
+    assert (os.path.abspath(cause.file), cause.line) == (__file__, marked_line(loop))
+    assert cause.how == "replay"
+    assert cause.output is not None and cause.output.bad > 0
+    assert any("# HERE" in text for _, text in cause.excerpt)
 
 
 def square_root_at_zero() -> None:
@@ -327,17 +329,17 @@ def test_backward(make_engine: MakeEngine, loop: Loop, op: str) -> None:
     engine = make_engine()
     loop()
     _, cause = only_cause(engine)
-    assert (cause["phase"], cause["op"]) == ("backward", op)
-    assert (os.path.abspath(cause["file"]), cause["line"]) == (__file__, marked_line(loop))
-    assert cause["inputs"][0]["zeros"] > 0
+    assert (cause.phase, cause.op) == ("backward", op)
+    assert (os.path.abspath(cause.file), cause.line) == (__file__, marked_line(loop))
+    assert cause.inputs[0].zeros > 0
 
 
 def test_the_line_inside_a_backward_of_the_users_own(make_engine: MakeEngine) -> None:
     engine = make_engine()
     own_backward()
     _, cause = only_cause(engine)
-    assert cause["op"] == "SharpBackward"
-    assert cause["line"] == marked_line(Sharp, "# HERE, in the user's own backward")
+    assert cause.op == "SharpBackward"
+    assert cause.line == marked_line(Sharp, "# HERE, in the user's own backward")
 
 
 class Encoder(nn.Module):
@@ -375,10 +377,10 @@ def test_module_and_sample(make_engine: MakeEngine, device_path: bool) -> None:
     engine = make_engine(device_path=device_path)
     by_sample()
     _, cause = only_cause(engine)
-    assert (cause["sample"], cause["samples_bad"]) == (17, 1)
-    assert cause["module"] == "inner.scale"
-    assert cause["line"] == marked_line(Scaler)
-    assert cause["op"] == "div"
+    assert (cause.sample, cause.samples_bad) == (17, 1)
+    assert cause.module == "inner.scale"
+    assert cause.line == marked_line(Scaler)
+    assert cause.op == "div"
     rows = engine.memory.rows()  # type: ignore[attr-defined]
     assert len(rows) == 10 + device_path
     assert rows["skipped"].sum() == 2 + device_path
@@ -419,7 +421,7 @@ def test_a_replay_does_not_move_the_schedule_or_the_weights(
     plain, rate = train()
     engine = make_engine(device_path=True)
     weights, same_rate = train()
-    assert only_cause(engine)[1]["sample"] == 17
+    assert only_cause(engine)[1].sample == 17
     assert rate == same_rate
     assert all(torch.equal(a, b) for a, b in zip(plain, weights, strict=True))
 
@@ -440,8 +442,8 @@ def test_data_already_bad(make_engine: MakeEngine) -> None:
     engine = make_engine()
     poisoned_batch()
     _, cause = only_cause(engine)
-    assert (cause["phase"], cause["sample"]) == ("input", 23)
-    assert cause["line"] == marked_line(poisoned_batch)
+    assert (cause.phase, cause.sample) == ("input", 23)
+    assert cause.line == marked_line(poisoned_batch)
 
 
 def closure_of_lbfgs() -> None:
@@ -464,8 +466,8 @@ def test_a_step_that_cannot_be_skipped_is_explained_all_the_same(make_engine: Ma
     engine = make_engine()
     closure_of_lbfgs()
     _, cause = only_cause(engine)
-    assert (cause["phase"], cause["op"]) == ("forward", "div")
-    assert cause["line"] == marked_line(closure_of_lbfgs)
+    assert (cause.phase, cause.op) == ("forward", "div")
+    assert cause.line == marked_line(closure_of_lbfgs)
 
 
 def batches_of_a_list() -> None:
@@ -487,8 +489,8 @@ def test_data_that_the_loop_has_overwritten(make_engine: MakeEngine) -> None:
     engine = make_engine()
     batches_of_a_list()
     _, cause = only_cause(engine)
-    assert (cause["phase"], cause["variable"]) == ("input", "x")
-    assert cause["line"] == marked_line(batches_of_a_list)
+    assert (cause.phase, cause.variable) == ("input", "x")
+    assert cause.line == marked_line(batches_of_a_list)
 
 
 def test_statistics_the_step_itself_has_spoilt_are_not_blamed(make_engine: MakeEngine) -> None:
@@ -504,7 +506,7 @@ def test_statistics_the_step_itself_has_spoilt_are_not_blamed(make_engine: MakeE
         loss.backward()
         opt.step()
     _, cause = only_cause(engine)
-    assert (cause["phase"], cause["sample"]) == ("input", 23)
+    assert (cause.phase, cause.sample) == ("input", 23)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -520,7 +522,7 @@ def test_parameter_already_bad(make_engine: MakeEngine, value: float) -> None:
         loss.backward()
         opt.step()
     _, cause = only_cause(engine)
-    assert (cause["phase"], cause["layer"]) == ("parameter", "2.weight")
+    assert (cause.phase, cause.layer) == ("parameter", "2.weight")
 
 
 def carried_state() -> None:
@@ -541,8 +543,8 @@ def test_what_cannot_be_repeated_is_caught_the_next_time(make_engine: MakeEngine
     engine = make_engine()
     carried_state()
     step, cause = only_cause(engine)
-    assert (cause["how"], step) == ("next", 4)
-    assert cause["line"] == marked_line(carried_state)
+    assert (cause.how, step) == ("next", 4)
+    assert cause.line == marked_line(carried_state)
 
 
 def test_on_the_device_the_next_occurrence_is_examined_at_once(make_engine: MakeEngine) -> None:
@@ -558,7 +560,7 @@ def test_on_the_device_the_next_occurrence_is_examined_at_once(make_engine: Make
         loss.backward()
         opt.step()
     step, cause = only_cause(engine)
-    assert (step, cause["op"]) == (30, "SqrtBackward0")
+    assert (step, cause.op) == (30, "SqrtBackward0")
 
 
 def test_nothing_is_left_switched_on(make_engine: MakeEngine) -> None:
@@ -610,7 +612,7 @@ def test_counters_do_not_notice(make_engine: MakeEngine) -> None:
     engine = make_engine()
     trainer = Trainer()
     trainer.fit()
-    assert only_cause(engine)[1]["op"] == "log"
+    assert only_cause(engine)[1].op == "log"
     assert (trainer.losses, trainer.model.calls) == (6, 6)
 
 
@@ -633,7 +635,7 @@ def test_an_exam_leaves_running_statistics_alone(make_engine: MakeEngine) -> Non
     plain = train()
     engine = make_engine(skip=False)
     same = train()
-    assert only_cause(engine)[1]["op"] == "log"
+    assert only_cause(engine)[1].op == "log"
     assert all(torch.equal(a, b) for a, b in zip(plain, same, strict=True))
 
 
@@ -660,7 +662,7 @@ def test_a_buffer_the_users_graph_has_saved(make_engine: MakeEngine) -> None:
         opt.zero_grad()
         loss.backward()
         opt.step()
-    assert only_cause(engine)[1]["op"] == "log"
+    assert only_cause(engine)[1].op == "log"
 
 
 def test_a_step_that_was_taken_is_not_replayed(make_engine: MakeEngine) -> None:
@@ -738,7 +740,7 @@ def test_steps_do_as_much_after_an_exam_as_before(make_engine: MakeEngine) -> No
         loss.backward()
         opt.step()
         sys.setprofile(None)
-    assert only_cause(engine)[1]["op"] == "log"
+    assert only_cause(engine)[1].op == "log"
     # The least of each: on some steps holdfast measures more.
     assert min(calls[51:]) <= min(calls[25:50]) < calls[50]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from holdfast.records.nonfinite import Cause, TensorStats
 from holdfast.run import (
     DECLARATION,
     EVENT,
@@ -38,34 +39,31 @@ EXCERPT = [
 ]
 
 
-def stat(*shape: int, low: Any, high: Any, mean: Any, **counts: int) -> dict[str, Any]:
-    counts = {"zeros": 0, "negative": 0, "nan": 0, "inf": 0} | counts
-    size = int(np.prod(shape))
-    return {"shape": list(shape), "dtype": "float32", "min": low, "max": high, "mean": mean,
-            "numel": size, **counts}  # fmt: skip
+def stat(low: float, high: float, mean: float, **counts: int) -> TensorStats:
+    return TensorStats(
+        shape=(64, 1), dtype="float32", min=low, max=high, mean=mean, numel=64, **counts
+    )
 
 
-CAUSE: dict[str, Any] = {
-    "opt": 0,
-    "how": "replay",
-    "observed": 413,
-    "phase": "forward",
-    "op": "log",
-    "file": "src/project/model.py",
-    "line": 88,
-    "function": "loss_fn",
-    "code": "loss = -torch.log(picked).mean()",
-    "start": 88,
-    "excerpt": [list(line) for line in EXCERPT],
-    "module": "encoder.gru",
-    "inputs": [stat(64, 1, low=0.0, high=0.9931, mean=0.1312, zeros=1)],
-    "output": stat(64, 1, low=-6.2, high=-0.0069, mean=-2.4, negative=64, inf=1),
-    "dtype": "float32",
-    "sample": 20817,
-    "row": 5,
-    "samples_bad": 1,
-    "layer": "",
-}
+CAUSE: dict[str, Any] = Cause(
+    how="replay",
+    observed=413,
+    phase="forward",
+    op="log",
+    file="src/project/model.py",
+    line=88,
+    function="loss_fn",
+    code="loss = -torch.log(picked).mean()",
+    start=88,
+    excerpt=tuple(EXCERPT),
+    module="encoder.gru",
+    inputs=(stat(0.0, 0.9931, 0.1312, zeros=1),),
+    output=stat(-6.2, -0.0069, -2.4, negative=64, inf=1),
+    dtype="float32",
+    sample=20817,
+    row=5,
+    samples_bad=1,
+).to_dict()
 
 REMEDY = {
     "headline": "log of 0",

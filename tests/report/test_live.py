@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.detectors import Explanation
 from holdfast.detectors.judge import Judge
+from holdfast.records.nonfinite import TensorStats
 from holdfast.report.live import (
     CLEAR,
     Live,
@@ -171,7 +172,7 @@ def explained(given=None, *, step=413, **data):
     event = Event(time=0, rank=0, step=step, kind="cause", data={
         "opt": 0, "how": "replay", "phase": "forward", "op": "log", "file": "model.py", "line": 88,
         "start": 88, "code": "loss = -torch.log(p).mean()", "sample": 20817,
-        "inputs": [{"min": 0, "max": 1, "zeros": 1, "numel": 9}], **data,
+        "inputs": [TensorStats(min=0, max=1, zeros=1, numel=9).to_dict()], **data,
     })  # fmt: skip
     explanation = Explanation.of(event)
     assert explanation is not None

@@ -17,6 +17,7 @@ from typing import Any
 from ..config import QuarantineSettings
 from ..probes.batches import Batch, plain_index, tensors
 from ..probes.sample_files import file_of, innermost, length_of
+from ..records.nonfinite import Cause
 from ..run.batch_mark import batch_mark
 from ..types import place_words
 
@@ -53,7 +54,7 @@ class Quarantine:
         self._settings = settings
         self._known: dict[int, _Dataset] = {}
         self._recent: deque[Batch] = deque(maxlen=_REMEMBERED)
-        self._charge: Mapping[str, Any] | None = None
+        self._charge: Cause | None = None
 
     # ------------------------------------------------------------------ getting in
 
@@ -78,18 +79,16 @@ class Quarantine:
         charge, self._charge = self._charge, None
         return bad, [r for r in found if r] + (self.accuse(charge) if charge else [])
 
-    def accuse(self, cause: Mapping[str, Any]) -> list[Record]:
+    def accuse(self, cause: Cause) -> list[Record]:
         """An investigation names samples in the batch of a recent bad step or the next one."""
-        row, sample = cause.get("row"), cause.get("sample")
-        alone = [(row, sample)] if isinstance(row, int) and sample is not None else []
-        named: list[tuple[int, Any]] = [(r, s) for r, s in cause.get("samples") or alone]
+        named = cause.samples
         if not self._settings.write or not named or not _convicts(cause):
             return []
         for batch in reversed(self._recent):
             drawn = batch.indices or []
             if all(row < len(drawn) and drawn[row] == sample for row, sample in named):
                 # Alone in its batch it is the only suspect whatever happened.
-                if len(drawn) == 1 and cause.get("phase") != "input":
+                if len(drawn) == 1 and cause.phase != "input":
                     return []
                 why = _reason(cause)
                 records = [self._admit(batch, row, why, tensor="") for row, _ in named]
@@ -210,19 +209,14 @@ def _suspects(batch: Batch, lengths: Mapping[str, int]) -> dict[str, list[int]]:
     return {path: bad.get(path, []) for path, rows in lengths.items() if rows == drawn}
 
 
-def _convicts(cause: Mapping[str, Any]) -> bool:
+def _convicts(cause: Cause) -> bool:
     """Whether this cause says something about the sample and not about the weights or the scale."""
-    phase = cause.get("phase")
     # In half precision a large scale overflows on the way back whatever the sample.
-    return phase in ("input", "forward") or (
-        phase == "backward" and cause.get("dtype") != "float16"
-    )
+    return cause.phase in ("input", "forward") or (cause.backward and cause.dtype != "float16")
 
 
-def _reason(cause: Mapping[str, Any]) -> str:
-    if cause.get("phase") == "input":
+def _reason(cause: Cause) -> str:
+    if cause.phase == "input":
         return "it holds non-finite values"
-    where = (
-        f" at {place_words(str(cause.get('file')), cause.get('line'))}" if cause.get("file") else ""
-    )
-    return f"{cause.get('op') or 'an operation'}{where} makes non-finite values from it"
+    where = f" at {place_words(cause.file, cause.line)}" if cause.file else ""
+    return f"{cause.op or 'an operation'}{where} makes non-finite values from it"

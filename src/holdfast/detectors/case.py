@@ -84,7 +84,7 @@ class Case:
         if better:
             self.explanation = explanation
         before = self._samples()
-        if explanation.cause.samples and len(self.others) < _CAUSES:
+        if explanation.samples and len(self.others) < _CAUSES:
             self.others.append(explanation)
         return better or self._samples() != before
 
@@ -92,7 +92,7 @@ class Case:
         """The samples that share the cause, in the order of their steps."""
         best = self.explanation
         same = [other for other in self.others if best is not None and other.is_of(best)]
-        named = [(other.step, sample) for other in same for sample in other.cause.samples]
+        named = [(other.step, sample) for other in same for sample in other.samples]
         return list(dict.fromkeys(s for _, s in sorted(named, key=lambda n: (n[0], str(n[1])))))[
             :REMEMBERED
         ]

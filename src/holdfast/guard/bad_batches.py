@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..actions.quarantine import Quarantine, Record
@@ -12,6 +12,7 @@ from ..config import QuarantineSettings
 from ..diagnosis.crash import exception
 from ..probes.batches import Batch
 from ..probes.step_record import StepRecord
+from ..records.nonfinite import Cause
 from ..run import Recorder
 
 
@@ -80,9 +81,9 @@ class BadBatches:
         recorder.batch(incident)
         return batch
 
-    def explained(self, recorder: Recorder, step: int, cause: Mapping[str, Any]) -> None:
+    def explained(self, recorder: Recorder, step: int, cause: Cause) -> None:
         """An investigation has found the cause of a bad step; it may name a sample."""
-        self._set_aside(recorder, step, cause.get("opt", 0), self.quarantine.accuse(cause))
+        self._set_aside(recorder, step, cause.opt, self.quarantine.accuse(cause))
 
     def close(self, recorder: Recorder, step: int) -> None:
         """Record how often a quarantined sample was skipped, and what could not be read last."""

@@ -86,9 +86,12 @@ class BadSteps(EnginePart):
             return
         found = carried.carries(frame, self._training.known_models())
         if found is not None:
-            told = {"observed": self._training.iteration, "opt": guard.index, **found}
-            told["origin"] = self._investigation.origin
-            self._training.record_at("cause", record.step, told)
+            cause = found.replace(
+                observed=self._training.iteration,
+                opt=guard.index,
+                origin=self._investigation.origin,
+            )
+            self._training.explained(record.step, cause)
 
     def _note_left_behind(self, frame: FrameType) -> None:
         for text in left_behind(frame, self._training.registry.seen_modules()):

@@ -27,6 +27,7 @@ from ..probes.batches import Batch, LoaderLedger
 from ..probes.comparable import Comparability
 from ..probes.model_state import clean
 from ..probes.ranks import ranks
+from ..records.nonfinite import Cause
 from ..recovery.out_of_memory import OutOfMemory
 from ..run import Recorder, Table
 from .bad_batches import BadBatches
@@ -130,8 +131,12 @@ class GuardedTraining:
         recorder = self.opened()
         if recorder is not None:
             recorder.event(kind, step, dict(data))
-            if kind == "cause":
-                self.bad_batches.explained(recorder, step, data)
+
+    def explained(self, step: int, cause: Cause) -> None:
+        """Write the cause of a bad step; samples that it names may be quarantined."""
+        self.record_at(Cause.kind, step, cause.to_dict())
+        if self.recorder is not None:
+            self.bad_batches.explained(self.recorder, step, cause)
 
     def not_covered(self, what: str, why: str) -> None:
         """Report, once, what the guard cannot do for this run."""

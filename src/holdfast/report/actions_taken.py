@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..records.nonfinite import Cause
 from ..run import LaneData
 from ..types import Event
 from . import words
@@ -94,9 +95,9 @@ def restart_actions(meta: Mapping[str, Any]) -> list[ActionTaken]:
 def _lane(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:
     yield from _steps(lane, summary)
     yield from _rescues(lane.events)
-    causes = [event for event in lane.events if event.kind == "cause"]
-    for how, count in Counter(str(event.data.get("how", "")) for event in causes).items():
-        steps = sorted({e.step for e in causes if e.data.get("how") == how})
+    causes = [(e.step, found.how) for e in lane.events if (found := Cause.of(e)) is not None]
+    for how, count in Counter(how for _, how in causes).items():
+        steps = sorted({step for step, found in causes if found == how})
         if how in _REPLAYED:
             times = f", {count} times" if count > len(steps) else ""
             yield ActionTaken(what=_REPLAYED[how], when=f"{span(steps)}{times}")

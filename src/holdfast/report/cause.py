@@ -1,7 +1,7 @@
 """The cause of a finding: the line, the inputs of the operation, the change that fixes it.
 
-It comes from a file that another process wrote, so nothing in it is taken for granted: fields of
-the wrong type are ignored.
+Findings of non-finite values have a whole record as their cause, others give as much of one as they
+know. It comes from a file that another process wrote: what is no part of a record is ignored.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ..records import RecordError
+from ..records.nonfinite import Cause, TensorStats
 from ..types import Finding, place_words
 from . import words
 
@@ -39,30 +41,24 @@ _HOW = {
     "look": "found by inspecting the values of the step",
     "carried": "found among the values that live across steps",
 }
+# What a finding that knows only some lines leaves out.
+_UNKNOWN: Mapping[str, Any] = {"how": "", "phase": "", "file": "", "line": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stat:
-    """One tensor in numbers; ``low``, ``high`` and ``mean`` are over its finite values."""
+class StatsRow:
+    """The numbers of one tensor, with its name among those of the operation."""
 
     name: str
-    shape: tuple[int, ...]
-    dtype: str
-    low: float | None
-    high: float | None
-    mean: float | None
-    zeros: int
-    negative: int
-    nan: int
-    inf: int
-    numel: int
+    stats: TensorStats
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The numbers as a row of ``STAT_COLUMNS``."""
-        measured = ("–" if v is None else words.figure(v) for v in (self.low, self.high, self.mean))
-        counts = (self.zeros, self.negative, self.nan, self.inf)
-        kind = f"{self.dtype} {'×'.join(map(str, self.shape)) or 'scalar'}".strip()
+        known, shape = self.stats, self.stats.shape[:8]
+        measured = map(_figure, (known.min, known.max, known.mean))
+        counts = (known.zeros, known.negative, known.nan, known.inf)
+        kind = f"{known.dtype} {'×'.join(map(str, shape)) or 'scalar'}".strip()
         return self.name, kind, *measured, *map(words.number, counts)
 
 
@@ -70,32 +66,21 @@ STAT_COLUMNS = ("tensor", "shape", "min", "max", "mean", "zeros", "negative", "N
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cause:
-    """Where a fault arose, and how to fix it."""
+class ShownCause:
+    """Where a fault arose and how to fix it, as reports show it."""
 
+    recorded: Cause
+    """What the finding says of it; for most codes only some lines."""
     headline: str
     file: str
     line: int
     diff: str = ""
-    function: str = ""
-    module: str = ""
-    library: str = ""
-    """File and line inside a library, called from the user's line."""
-    phase: str = ""
-    op: str = ""
-    how: str = ""
-    observed: int = -1
-    first: int = 0
-    """The statement to blame: its first and (with ``code``) its last line."""
+    step: int
+    """The step it was recorded for."""
     code: str = ""
     excerpt: tuple[tuple[int, str], ...] = ()
-    stats: tuple[Stat, ...] = ()
-    sample: str = ""
-    row: int = -1
-    samples_bad: int = 0
     samples: tuple[str, ...] = ()
     """All that share the cause, where there are several."""
-    layer: str = ""
 
     @property
     def where(self) -> str:
@@ -110,118 +95,109 @@ class Cause:
     @property
     def guilty(self) -> range:
         """The line numbers of the statement to blame."""
-        first = self.first or self.line
+        first = self.recorded.start or self.line
         return range(first, first + max(1, len(self.code.splitlines())))
+
+    @property
+    def stats(self) -> tuple[StatsRow, ...]:
+        """The inputs of the operation and its result, in numbers."""
+        given, result = self.recorded.inputs[:8], self.recorded.output
+        what = "incoming gradient" if self.recorded.backward else "input"
+        names = [what] if len(given) == 1 else [f"{what} {i}" for i in range(1, len(given) + 1)]
+        rows = [StatsRow(name=name, stats=one) for name, one in zip(names, given, strict=True)]
+        return (*rows, *([] if result is None else [StatsRow(name="result", stats=result)]))
 
     @property
     def place(self) -> str:
         """Phase, operation, function and module in one phrase."""
-        op = f"{_operation(self.op)}" if self.op else ""
+        known = self.recorded
+        op = f"{_operation(known.op)}" if known.op else ""
         parts = [
-            " ".join(filter(None, [op, _PHASES.get(self.phase, "")])),
-            f"function {self.function}" if self.function.isidentifier() else "",
-            f"module {self.module}" if self.module else "",
-            f"parameter {self.layer}" if self.layer else "",
-            f"inside {self.library}" if self.library else "",
+            " ".join(filter(None, [op, _PHASES.get(known.phase, "")])),
+            f"function {known.function}" if known.function.isidentifier() else "",
+            f"module {known.module}" if known.module else "",
+            f"parameter {known.layer}" if known.layer else "",
+            f"inside {known.library}" if known.library else "",
         ]
         return ", ".join(filter(None, parts))
 
     @property
     def evidence(self) -> str:
         """How the cause was found."""
-        method = _HOW.get(self.how, "")
-        return f"{method} (step {self.observed})" if method and self.observed >= 0 else method
+        method, observed = _HOW.get(self.recorded.how, ""), self.recorded.observed
+        return f"{method} (step {observed})" if method and observed >= 0 else method
 
     @property
     def data(self) -> str:
         """The samples to blame; empty when there are none."""
-        nbsp = words.NBSP
+        nbsp, known = words.NBSP, self.recorded
         if len(self.samples) > 1:
             more = ", …" * (len(self.samples) > _SAMPLES)
             return f"dataset indices{nbsp}{', '.join(self.samples[:_SAMPLES])}{more}"
-        if not self.sample:
+        if known.sample is None or isinstance(known.sample, dict) or known.sample == "":
             return ""
-        row = f" (row{nbsp}{self.row} of the batch)" if self.row >= 0 else ""
-        bad = self.samples_bad
+        row = f" (row{nbsp}{known.row} of the batch)" if known.row is not None else ""
+        bad = known.samples_bad
         also = f"; {words.plural(bad, 'non-finite row')} in the result" if bad > 1 else ""
-        return f"dataset index{nbsp}{self.sample}{row}{also}"
+        return f"dataset index{nbsp}{known.sample}{row}{also}"
 
 
-def cause_of(finding: Finding) -> Cause | None:
+def cause_of(finding: Finding) -> ShownCause | None:
     """The cause of a finding; None when it is unknown."""
     evidence = finding.evidence
     # Lines of the finding's own place are no cause that a test has found, but shown the same way.
     data = _mapping(evidence.get("cause")) or _mapping(evidence.get("source"))
     headline, diff = _text(evidence.get("headline")), _text(evidence.get("diff"))
-    file, line = finding.file or _text(data.get("file")), finding.line or _whole(data.get("line"))
+    known, step = _recorded(data), data.get("step")
+    file, line = finding.file or known.file, finding.line or known.line
     if not (data or headline or diff or file):
         return None
-    sample = data.get("sample")
-    return Cause(
+    return ShownCause(
+        recorded=known,
         headline=headline,
         file=file,
         line=line,
         diff=_cut(diff) + _more(diff),
-        function=_text(data.get("function")),
-        module=_text(data.get("module")),
-        library=_text(data.get("library")),
-        phase=_text(data.get("phase")),
-        op=_text(data.get("op")),
-        how=_text(data.get("how")),
-        observed=_whole(data.get("observed"), -1),
-        first=_whole(data.get("start")),
-        code=_cut(_text(data.get("code"))),
-        excerpt=_excerpt(data.get("excerpt")),
-        stats=_stats(data),
-        sample="" if sample is None or isinstance(sample, dict) else str(sample),
-        row=_whole(data.get("row"), -1),
-        samples_bad=_whole(data.get("samples_bad")),
+        step=step if isinstance(step, int) else finding.step,
+        code=_cut(known.code),
+        excerpt=tuple((n, words.clip(text.rstrip(), _LINE)) for n, text in known.excerpt[:_LINES]),
         samples=tuple(map(str, _list(evidence.get("samples")))),
-        layer=_text(data.get("layer")),
     )
 
 
-def title_of(finding: Finding, cause: Cause | None) -> str:
+def title_of(finding: Finding, cause: ShownCause | None) -> str:
     """The fault as the title of its section; the script's own names keep their case."""
     title = (cause and cause.headline) or finding.name.replace("_", " ")
     return words.capital(title, names_in(finding, cause))
 
 
-def names_in(finding: Finding, cause: Cause | None) -> set[str]:
+def names_in(finding: Finding, cause: ShownCause | None) -> set[str]:
     """Names of the script's own in what is said of a finding: its variables and layers."""
-    evidence = finding.evidence
-    given = {**_mapping(evidence.get("cause")), **evidence}
-    names = {_text(given.get(key)) for key in _NAMED}
-    code = cause.code if cause is not None else ""
-    return names | set(_IDENTIFIER.findall(code))
-
-
-def _stats(data: Mapping[str, Any]) -> tuple[Stat, ...]:
-    given = [_mapping(value) for value in _list(data.get("inputs"))[:8]]
-    backward = data.get("phase") == "backward"
-    what = "incoming gradient" if backward else "input"
-    names = [what] if len(given) == 1 else [f"{what} {i}" for i in range(1, len(given) + 1)]
-    stats = [_stat(name, v) for name, v in zip(names, given, strict=True)]
-    if result := _mapping(data.get("output")):
-        stats.append(_stat("result", result))
-    return tuple(stats)
-
-
-def _stat(name: str, data: Mapping[str, Any]) -> Stat:
-    counts = {key: _whole(data.get(key)) for key in ("zeros", "negative", "nan", "inf", "numel")}
-    shape = tuple(size for size in _list(data.get("shape")) if isinstance(size, int))
-    low, high, mean = (_real(data.get(key)) for key in ("min", "max", "mean"))
-    dtype = _text(data.get("dtype")).removeprefix("torch.")
-    return Stat(name=name, shape=shape[:8], dtype=dtype, low=low, high=high, mean=mean, **counts)
-
-
-def _excerpt(given: object) -> tuple[tuple[int, str], ...]:
-    pairs = [_list(pair) for pair in _list(given)]
-    return tuple(
-        (int(pair[0]), words.clip(pair[1].rstrip(), _LINE))
-        for pair in pairs[:_LINES]
-        if len(pair) == 2 and isinstance(pair[0], int) and isinstance(pair[1], str)
+    names = {_text(finding.evidence.get(key)) for key in _NAMED}
+    if cause is None:
+        return names
+    return (
+        names
+        | {cause.recorded.variable, cause.recorded.layer}
+        | set(_IDENTIFIER.findall(cause.code))
     )
+
+
+def _recorded(data: Mapping[str, Any]) -> Cause:
+    """As much of a cause as is known; a part that is none is left out."""
+    given = {**_UNKNOWN, **{name: data[name] for name in Cause.fields() if name in data}}
+    try:
+        return Cause.from_dict(given)
+    except RecordError:
+        return Cause.from_dict({**_UNKNOWN, **{n: v for n, v in given.items() if _fits(n, v)}})
+
+
+def _fits(name: str, value: Any) -> bool:
+    try:
+        Cause.from_dict({**_UNKNOWN, name: value})
+    except RecordError:
+        return False
+    return True
 
 
 def _operation(op: str) -> str:
@@ -241,21 +217,12 @@ def _more(diff: str) -> str:
     return f"\n… {words.plural(over, 'line')} more: holdfast report --format json" * (over > 0)
 
 
+def _figure(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else words.figure(value)
+
+
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _whole(value: object, missing: int = 0) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else missing
-
-
-def _real(value: object) -> float | None:
-    """A number, or the word that files use for a non-finite one."""
-    try:
-        number = float(value) if isinstance(value, int | float | str) else None
-    except (ValueError, OverflowError):
-        return None
-    return None if number is None or math.isnan(number) else number
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

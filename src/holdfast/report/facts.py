@@ -9,7 +9,7 @@ from typing import Any, cast
 from ..detectors import ALL, document
 from ..types import Finding
 from . import words
-from .cause import Cause
+from .cause import ShownCause
 from .joined_findings import FindingGroup
 from .measured import measured_of
 from .memory_course import Growth
@@ -61,7 +61,11 @@ def groups_to_show(
 
 
 def facts_of(
-    group: FindingGroup, cause: Cause | None, *, several_ranks: bool, growth: Growth | None = None
+    group: FindingGroup,
+    cause: ShownCause | None,
+    *,
+    several_ranks: bool,
+    growth: Growth | None = None,
 ) -> FindingFacts:
     """Steps, samples, actions taken, ranks and confidence.
 
@@ -118,7 +122,7 @@ def modules_of(finding: Finding) -> str:
     return "; ".join(lines)
 
 
-def _sample(finding: Finding, cause: Cause | None) -> str:
+def _sample(finding: Finding, cause: ShownCause | None) -> str:
     if cause is not None and cause.data:
         return cause.data
     samples = finding.evidence.get("samples")
@@ -150,7 +154,7 @@ def _done(finding: Finding) -> str:
     return done
 
 
-def _sure(finding: Finding, cause: Cause | None) -> str:
+def _sure(finding: Finding, cause: ShownCause | None) -> str:
     sure = words.percent(finding.confidence) if finding.confidence < 0.995 else "certain"
     told = finding.evidence.get("sure")
     sure = told if isinstance(told, str) and told else sure

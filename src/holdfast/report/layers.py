@@ -85,7 +85,7 @@ def _blamed(lane: LaneData, finding: Finding, names: tuple[str, ...]) -> int:
     if loss_was_bad(lane, finding):
         return -1
     cause = cause_of(finding)
-    for name in (finding.evidence.get("layer"), cause.layer if cause else ""):
+    for name in (finding.evidence.get("layer"), cause.recorded.layer if cause else ""):
         if name in names:
             return names.index(name)
     rows = lane.steps[lane.steps["step"] == finding.step]

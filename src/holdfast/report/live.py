@@ -21,9 +21,11 @@ from typing import Any, cast
 from ..detectors.judge import Key
 from ..harmless import visible_line
 from ..records.memory import BatchSplit
+from ..records.nonfinite import BatchReplay
 from ..run import Rows
 from ..types import Event, Finding, Severity, place_words
 from . import words
+from .cause import cause_of
 from .health import Health
 from .layout import Line, Span, line, paragraph, shown
 from .rescue_words import rescue_of
@@ -220,20 +222,19 @@ def finding_line(finding: Finding, *, again: bool = False) -> str:
 
 def cause_lines(finding: Finding) -> list[str]:
     """Cause and fix of a finding; empty when the cause is unknown."""
-    headline, given = finding.evidence.get("headline"), finding.evidence.get("cause")
-    if not isinstance(headline, str) or not isinstance(given, Mapping):
+    headline, cause = finding.evidence.get("headline"), cause_of(finding)
+    known = isinstance(finding.evidence.get("cause"), Mapping)
+    if not known or not isinstance(headline, str) or cause is None:
         return []
-    cause = cast("Mapping[str, Any]", given)
-    step = cause.get("step")
-    start = f"step {step if isinstance(step, int) else finding.step}  "
+    start = f"step {cause.step}  "
     rank = f"rank {finding.rank}  " if finding.rank else ""
     near = f"at {place_words(_shortened(finding.file), finding.line)}" if finding.file else ""
     if not headline and (not near or near in finding.message):
         return []  # the line above says as much
     place = " ".join(filter(None, [headline, near]))
-    sample = cause.get("sample")
-    known = isinstance(sample, int | str) and str(sample) not in headline.split()
-    who = f", sample {sample}" if known else ""
+    sample = cause.recorded.sample
+    new = isinstance(sample, int | str) and str(sample) not in headline.split()
+    who = f", sample {sample}" if new else ""
     first = f"{start}{rank}cause: {place}{who}"
     return [first, f"{' ' * len(start)}fix: {_fix(finding)}"]
 
@@ -278,7 +279,7 @@ def event_line(event: Event) -> str:
             f"holdfast: {data.get('cls', 'optimizer')} now runs as its fused kernel, which can "
             "skip a step by itself (--no-fused to keep yours)"
         )
-    if event.kind == "replay":
+    if event.kind == BatchReplay.kind:
         return (
             f"step {event.step}  running its batch again to find the line; that step is skipped "
             "too (--no-replay switches this off)"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..harmless import visible, without_commands
 from . import words
-from .cause import STAT_COLUMNS, Cause, cause_of, title_of
+from .cause import STAT_COLUMNS, ShownCause, cause_of, title_of
 from .crash import VALUE_COLUMNS, CrashDetails, crash_of
 from .environment import environment_of, guard_cost_words, lane_notes
 from .facts import facts_of, groups_to_show
@@ -107,7 +107,7 @@ def _crash(crash: CrashDetails) -> Iterator[str]:
         yield fence(crash.traceback, "text")
 
 
-def _evidence(cause: Cause) -> Iterator[str]:
+def _evidence(cause: ShownCause) -> Iterator[str]:
     lines = cause.excerpt or tuple(zip(cause.guilty, cause.code.splitlines(), strict=False))
     if lines:
         width = len(str(max(number for number, _ in lines)))

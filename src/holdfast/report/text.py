@@ -6,7 +6,7 @@ from functools import partial
 
 from ..types import Finding, Severity
 from . import words
-from .cause import Cause, cause_of
+from .cause import ShownCause, cause_of
 from .cost import cost_words
 from .crash import crash_of
 from .crash_end import crash_end_lines, is_told_above
@@ -280,7 +280,7 @@ def _time(summary: RunSummary, width: int) -> list[Line]:
     return lines
 
 
-def _origin(cause: Cause, finding: Finding) -> str:
+def _origin(cause: ShownCause, finding: Finding) -> str:
     # Of memory and time the message says it all, and the place alone is left to tell.
     told = "" if cause.headline and cause.headline in finding.message else cause.headline
     return " at ".join(filter(None, [told, cause.where])) or cause.headline

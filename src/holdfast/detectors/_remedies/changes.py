@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
-from .cause import Cause
+from ...records.nonfinite import Cause
+from .cause import statement_of
 from .prescription import Change, epsilon, places
 from .sites import Site, radicand, simple, sites
 from .source import Edit, Statement
@@ -24,7 +25,7 @@ def guard_all(cause: Cause, guard: Guard) -> Change | None:
     Which of two logs met the zero is not recorded; a guard that leaves every valid value as it
     is may stand in both. Of operators and bare names only one: ``d ** 0.5`` may be a number.
     """
-    code, found = cause.statement, places(cause)
+    code, found = statement_of(cause), places(cause)
     found = [site for site in found if site.plain] or found
     if code is None or not 0 < len(found) <= _PLACES or any(site.inplace for site in found):
         return None
@@ -37,7 +38,7 @@ def guard_all(cause: Cause, guard: Guard) -> Change | None:
 def clamp_all(cause: Cause, bound: str) -> Change | None:
     """Clamp the argument from below, at each place and wherever the same one is divided by."""
     change = guard_all(cause, lambda code, site: clamped(cause, code, site.operands[0], bound))
-    code = cause.statement
+    code = statement_of(cause)
     if change is None or code is None:
         return change
     done = [site.operands[0] for site in places(cause)]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import re
 
-from .cause import Cause, Stat
+from ...records.nonfinite import Cause, TensorStats
+from .cause import input_of, is_integral, largest_of, limit_of, name_of, statement_of
 from .changes import clamped, clamped_elsewhere
 from .masking import behind_mask
 from .prescription import Change, Remedy, amount, epsilon, only, places, prescribe
@@ -38,14 +39,14 @@ def division(cause: Cause) -> Remedy | None:
     site = only([s for s in places(cause) if not constant(_divisor(s))])
     if cause.backward:
         return _backward(cause, site)
-    above, below = (cause.input(i) or Stat() for i in (0, 1))
-    if cause.name == "reciprocal":
-        above, below = Stat(), above
-    elif cause.input(0) and not cause.input(1):
+    above, below = (input_of(cause, i) or TensorStats() for i in (0, 1))
+    if name_of(cause) == "reciprocal":
+        above, below = TensorStats(), above
+    elif input_of(cause, 0) and not input_of(cause, 1):
         return _by_number(cause, site, above)
     if not below.zeros:
         return None
-    nothing = above.zeros and (cause.output or Stat()).nan
+    nothing = above.zeros and (cause.output or TensorStats()).nan
     headline = "0 / 0" if nothing else "division by 0"
     text = f"{amount(below.zeros, below.numel, 'the divisor is', 'divisors are')} 0"
     return _clamped(cause, site, above, below, headline, text)
@@ -56,18 +57,18 @@ def _backward(cause: Cause, site: Site | None) -> Remedy | None:
         return None
     trap = behind_mask(cause, "division by 0", operand=len(site.operands) - 1)
     # The divisor is what is kept first of the forward pass, if anything was recorded of it.
-    below = cause.inputs[0] if len(cause.inputs) > 1 else Stat()
+    below = cause.inputs[0] if len(cause.inputs) > 1 else TensorStats()
     text = (
         "the derivative divides by the square of the divisor, which is 0 or tiny where the result "
         "is masked afterwards"
     )
-    return trap or _clamped(cause, site, Stat(), below, "division by 0 in backward", text)
+    return trap or _clamped(cause, site, TensorStats(), below, "division by 0 in backward", text)
 
 
-def _by_number(cause: Cause, site: Site | None, above: Stat) -> Remedy | None:
+def _by_number(cause: Cause, site: Site | None, above: TensorStats) -> Remedy | None:
     """The divisor is no floating tensor: a count, a length, a number."""
-    code, output = cause.statement, cause.output or Stat()
-    if above.bad or (output.inf and not output.nan and above.largest > 1e-3 * cause.limit):
+    code, output = statement_of(cause), cause.output or TensorStats()
+    if above.bad or (output.inf and not output.nan and largest_of(above) > 1e-3 * limit_of(cause)):
         return None
     headline = "0 / 0" if output.nan else "division by 0"
     text = "the divisor is the number 0: use max(count, 1), or skip the empty batch"
@@ -92,10 +93,15 @@ def _divisor(site: Site) -> ast.expr:
 
 
 def _clamped(
-    cause: Cause, site: Site | None, above: Stat, below: Stat, headline: str, text: str
+    cause: Cause,
+    site: Site | None,
+    above: TensorStats,
+    below: TensorStats,
+    headline: str,
+    text: str,
 ) -> Remedy:
     """With the divisor clamped from below where that is safe, else in words."""
-    code = cause.statement
+    code = statement_of(cause)
     replaced = _replaced(code, site)
     advice = f"clamp it from below if it is never negative, else {replaced}"
     if below.negative:
@@ -126,7 +132,7 @@ def _replaced(code: Statement | None, site: Site | None) -> str:
     return f"use {code.torch or 'torch'}.where({name} == 0, 1e-12, {name})"
 
 
-def _never_negative(code: Statement, site: Site, above: Stat, below: Stat) -> bool:
+def _never_negative(code: Statement, site: Site, above: TensorStats, below: TensorStats) -> bool:
     """Whether a divisor that is not negative now never is; one value alone proves nothing.
 
     Args:
@@ -135,7 +141,7 @@ def _never_negative(code: Statement, site: Site, above: Stat, below: Stat) -> bo
         above: numbers of what is divided, as far as they were recorded.
         below: numbers of the divisor, as far as they were recorded.
     """
-    if below.integral or (below.numel >= _MANY and below.high > 0):
+    if is_integral(below) or (below.numel >= _MANY and below.high > 0):
         return True
     divisor = without_views(_divisor(site))
     total = called(divisor, "sum") or called(divisor, "mean")
@@ -151,10 +157,10 @@ def _never_negative(code: Statement, site: Site, above: Stat, below: Stat) -> bo
     return _named(divisor, _NAMES) or _is_range(code, divisor)
 
 
-def _counts(divisor: ast.expr, below: Stat) -> bool:
+def _counts(divisor: ast.expr, below: TensorStats) -> bool:
     """Whether a tensor counts things, so that 1 is its least sensible value."""
     total = called(without_views(divisor), "sum")
-    return below.integral or _named(total.operands[0] if total else divisor, _COUNTS)
+    return is_integral(below) or _named(total.operands[0] if total else divisor, _COUNTS)
 
 
 def _positive(node: ast.expr | None) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from .cause import Cause, Stat
+from ...records.nonfinite import Cause, TensorStats
+from .cause import input_of, largest_of, name_of, statement_of
 from .changes import clamp_all, guard_all
 from .masking import behind_mask
 from .prescription import Change, Remedy, amount, edge, epsilon, figure, only, places, prescribe
@@ -18,7 +19,7 @@ _STABLE = {"softmax": "log_softmax", "sigmoid": "logsigmoid", "exp": "logsumexp"
 
 def logarithm(cause: Cause) -> Remedy | None:
     """log and the like at or below 0."""
-    name, stat = cause.name, cause.input(0)
+    name, stat = name_of(cause), input_of(cause, 0)
     change = clamp_all(cause, epsilon(cause, "log"))
     if cause.backward:
         if _away(cause):
@@ -44,7 +45,7 @@ def logarithm(cause: Cause) -> Remedy | None:
 
 def root(cause: Cause) -> Remedy | None:
     """sqrt and rsqrt: infinite slope at 0, NaN below."""
-    name, stat = cause.name, cause.input(0)
+    name, stat = name_of(cause), input_of(cause, 0)
     small = epsilon(cause, name)
     change = guard_all(cause, lambda code, site: code.add(site.operands[0], small))
     if cause.backward:
@@ -75,7 +76,7 @@ def power(cause: Cause) -> Remedy | None:
         text = "the derivative is infinite at 0: add an epsilon to the base"
         change = guard_all(cause, lambda code, site: code.add(site.operands[0], small))
         return _in_backward(cause, f"0 to {how}", text, 0.95 if exponent else 0.6, change)
-    base, output = cause.input(0) or Stat(), cause.output or Stat()
+    base, output = input_of(cause, 0) or TensorStats(), cause.output or TensorStats()
     if base.negative and output.nan and (exponent is None or not exponent.is_integer()):
         return _below(cause, base, clamp_all(cause, small))
     if base.zeros and output.inf and exponent is not None and exponent < 0:
@@ -89,14 +90,14 @@ def power(cause: Cause) -> Remedy | None:
 
 def bounded(cause: Cause) -> Remedy | None:
     """acos, asin, atanh and erfinv at or beyond the edge of [-1, 1]."""
-    name, near, stat = cause.name, edge(cause), cause.input(0)
+    name, near, stat = name_of(cause), edge(cause), input_of(cause, 0)
     inside = f".clamp(-1 + {near}, 1 - {near})"
     change = guard_all(cause, lambda code, site: code.append(site.operands[0], inside))
     headline = f"{name} at the edge of [-1, 1]"
     text = f"{name} or its derivative is infinite at the edge: keep the argument {near} inside"
     if cause.backward:
         return _in_backward(cause, headline, text, 0.95, change, safe="0")
-    if stat and stat.largest > 1 + _rounding(cause, Stat()):
+    if stat and largest_of(stat) > 1 + _rounding(cause, TensorStats()):
         text = (
             f"the argument runs from {figure(stat.low)} to {figure(stat.high)}: normalise it to "
             "[-1, 1] where it is computed, a clamp is for rounding only"
@@ -134,7 +135,7 @@ def norm(cause: Cause) -> Remedy | None:
 
 def _smooth_norm(cause: Cause) -> Change | None:
     """``x.norm(dim=1)`` as ``(x.square().sum(dim=1) + eps).sqrt()``; only the 2-norm is that."""
-    code, site = cause.statement, only(places(cause, "norm"))
+    code, site = statement_of(cause), only(places(cause, "norm"))
     if code is None or site is None or not site.keywords <= {"dim", "keepdim", "p"}:
         return None
     x, *given = site.operands
@@ -152,9 +153,9 @@ def _smooth_norm(cause: Cause) -> Change | None:
     return Change(tuple(code.replace(site.node, new)), site.node)
 
 
-def _below(cause: Cause, stat: Stat, change: Change | None) -> Remedy:
+def _below(cause: Cause, stat: TensorStats, change: Change | None) -> Remedy:
     """An argument below 0: by rounding, which a clamp repairs, or really."""
-    headline = f"{cause.name} of a number below 0 ({figure(stat.low)})"
+    headline = f"{name_of(cause)} of a number below 0 ({figure(stat.low)})"
     if stat.low >= -_rounding(cause, stat) and not _kept(cause):
         text = "rounding took the argument below 0: clamp it"
         return prescribe(cause, headline, text, 0.9, change)
@@ -172,10 +173,10 @@ def _kept(cause: Cause) -> bool:
     return bool(found) and all(isinstance(site.operands[0], ast.Attribute) for site in found)
 
 
-def _rounding(cause: Cause, stat: Stat) -> float:
+def _rounding(cause: Cause, stat: TensorStats) -> float:
     """How far a value may be off by rounding alone; a guess, generous to cancellation."""
     coarse = cause.dtype in ("float16", "bfloat16")
-    return (1e-2 if coarse else 1e-4) + (1e-3 if coarse else 1e-5) * stat.largest
+    return (1e-2 if coarse else 1e-4) + (1e-3 if coarse else 1e-5) * largest_of(stat)
 
 
 RULES = {

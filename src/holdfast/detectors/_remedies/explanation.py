@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
+from ...records.nonfinite import Cause
 from ...types import Event, Finding
 from . import division, domain, masking, overflow, words
-from .cause import Cause
+from .cause import name_of, samples_of
 from .prescription import Remedy, places
 
 Rule = Callable[[Cause], Remedy | None]
@@ -33,19 +34,23 @@ class Explanation:
 
     @classmethod
     def of(cls, event: Event) -> Explanation | None:
-        """Parse a ``cause`` event; None when it holds nothing usable."""
-        given = cast("object", event.data)  # as read from a file, whatever the type says
-        if not isinstance(given, Mapping) or not given or type(event.step) is not int:
+        """The explanation in a ``cause`` event; None where its data are no cause."""
+        cause = Cause.of(event)
+        if cause is None:
             return None
-        data = dict(cast("Mapping[str, Any]", given))
-        opt = data.get("opt")
         return cls(
-            opt=opt if isinstance(opt, int) else 0,
+            # Where the script updates weights by hand, the first optimizer has the findings.
+            opt=max(cause.opt, 0),
             step=event.step,
-            cause=Cause.read(data),
-            data={"step": event.step, **data},
-            remedy=remedy(data),
+            cause=cause,
+            data={"step": event.step, **event.data},
+            remedy=remedy(cause),
         )
+
+    @property
+    def samples(self) -> tuple[int | str, ...]:
+        """Dataset indices of the samples to blame."""
+        return samples_of(self.cause)
 
     def beats(self, other: Explanation | None) -> bool:
         """Whether it is better than another: more certain, or as certain and from an earlier step.
@@ -65,7 +70,7 @@ class Explanation:
     def is_of(self, other: Explanation) -> bool:
         """Whether both have the same line, operation and phase."""
         mine, its = self.cause, other.cause
-        same = (mine.file, mine.line, mine.name) == (its.file, its.line, its.name)
+        same = (mine.file, mine.line, name_of(mine)) == (its.file, its.line, name_of(its))
         return same and mine.phase == its.phase
 
     def added_to(self, finding: Finding, samples: Sequence[object] = ()) -> Finding:
@@ -93,20 +98,19 @@ class Explanation:
         return said if given and mine else ""
 
 
-def remedy(cause: Mapping[str, Any]) -> Remedy:
-    """Return the remedy for a recorded cause; never raises, however damaged the record."""
-    known = Cause.read(cause)
-    if known.phase == "parameter":
-        return words.parameter(known)
-    if known.phase == "input":
-        return words.batch(known)
-    if known.phase == "carried":
-        return words.carried(known)
-    if not known.op:
-        return words.unknown(known)
-    if known.backward and not places(known) and places(known, "norm"):
+def remedy(cause: Cause) -> Remedy:
+    """The remedy for a recorded cause."""
+    if cause.phase == "parameter":
+        return words.parameter(cause)
+    if cause.phase == "input":
+        return words.batch(cause)
+    if cause.phase == "carried":
+        return words.carried(cause)
+    if not cause.op:
+        return words.unknown(cause)
+    if cause.backward and not places(cause) and places(cause, "norm"):
         # The derivative of a norm is a division, and the derivative of that is another.
-        known = replace(known, name="norm")
+        cause = cause.replace(op="norm")
     for rule in (
         words.already_bad,
         _of_operation,
@@ -114,12 +118,12 @@ def remedy(cause: Mapping[str, Any]) -> Remedy:
         words.already_infinite,
         overflow.overflow,
     ):
-        found = rule(known)
+        found = rule(cause)
         if found:
             return found
-    return words.unknown(known)
+    return words.unknown(cause)
 
 
 def _of_operation(cause: Cause) -> Remedy | None:
-    rule = _RULES.get(cause.name)
+    rule = _RULES.get(name_of(cause))
     return rule(cause) if rule else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from .cause import Cause, Stat
+from ...records.nonfinite import Cause, TensorStats
+from .cause import incoming, input_of, is_integral, name_of, statement_of
 from .changes import guard_all
 from .prescription import Change, Remedy, amount, only, places, prescribe
 from .sites import called, simple
@@ -20,14 +21,14 @@ _LOWEST = "-6e4"
 
 def softmax(cause: Cause) -> Remedy | None:
     """A row of which everything is masked with -inf."""
-    scores, output = cause.input(0) or Stat(), cause.output or Stat()
+    scores, output = input_of(cause, 0) or TensorStats(), cause.output or TensorStats()
     # One +inf spoils its whole row; a row that is all -inf is no longer than its infinities.
     if cause.backward or (cause.inputs and not scores.inf) or output.nan > scores.inf > 0:
         return None
-    what = "its softmax is 0 / 0" if "softmax" in cause.name else "its logsumexp is -inf"
+    what = "its softmax is 0 / 0" if "softmax" in name_of(cause) else "its logsumexp is -inf"
     return prescribe(
         cause,
-        f"{cause.name} over a row that is all -inf",
+        f"{name_of(cause)} over a row that is all -inf",
         f"every entry of a row is masked with -inf, and {what} (nan_to_num after it leaves the "
         "gradient NaN where the mask was added): mask with a low finite number",
         0.9 if cause.inputs else 0.5,
@@ -40,7 +41,7 @@ def softmax(cause: Cause) -> Remedy | None:
 
 def _finite_mask(cause: Cause) -> Change | None:
     """Exchange the one -inf that is written in the same statement."""
-    code = cause.statement
+    code = statement_of(cause)
     infinities = [n for n in code.nodes if _minus_infinity(code, n)] if code else []
     if code is None or len(infinities) != 1:
         return None
@@ -64,7 +65,7 @@ def product(cause: Cause) -> Remedy | None:
 
 def masked(cause: Cause) -> Remedy | None:
     """An infinity that a mask wrote has come through to the loss."""
-    output = cause.output or Stat()
+    output = cause.output or TensorStats()
     if cause.backward or output.nan or not output.inf or any(stat.bad for stat in cause.inputs):
         return None
     return prescribe(
@@ -79,11 +80,11 @@ def masked(cause: Cause) -> Remedy | None:
 def rows_left_out_too_late(cause: Cause) -> Remedy | None:
     """Rows of NaN that the loss ignores: their gradient is 0, and 0 * NaN is NaN."""
     holds = next((stat for stat in cause.inputs[:-1] if stat.nan), None)
-    if not cause.backward or holds is None or cause.incoming.bad:
+    if not cause.backward or holds is None or incoming(cause).bad:
         return None
     return prescribe(
         cause,
-        f"0 * NaN in the gradient of {cause.name}'s weights",
+        f"0 * NaN in the gradient of {name_of(cause)}'s weights",
         f"{amount(holds.nan, holds.numel, 'the value is', 'values are')} NaN in what this layer "
         "reads; the loss ignores their rows, but a gradient of 0 times NaN is NaN: replace them "
         "before the model sees them, or select the rows before it and not after",
@@ -94,7 +95,7 @@ def rows_left_out_too_late(cause: Cause) -> Remedy | None:
 
 def _without_nan(cause: Cause) -> Change | None:
     """Clean the argument of the one call of the statement that has a single plain one."""
-    code = cause.statement
+    code = statement_of(cause)
     calls = [n for n in code.nodes if isinstance(n, ast.Call)] if code and code.torch else []
     match calls:
         case [ast.Call(args=[ast.Name() as given], keywords=[]) as call] if code:
@@ -106,9 +107,13 @@ def _without_nan(cause: Cause) -> Change | None:
 
 def cross_entropy(cause: Cause) -> Remedy | None:
     """cross_entropy and nll_loss with nothing to take the mean over, or with bad weights."""
-    if cause.backward or not (cause.output or Stat()).bad or (cause.input(0) or Stat()).bad:
+    if (
+        cause.backward
+        or not (cause.output or TensorStats()).bad
+        or (input_of(cause, 0) or TensorStats()).bad
+    ):
         return None
-    weights = [stat for stat in cause.inputs[2:] if not stat.integral]
+    weights = [stat for stat in cause.inputs[2:] if not is_integral(stat)]
     if any(weight.bad or weight.zeros for weight in weights):
         text = (
             "weights are infinite, or those of all targets are 0: a class that does not occur has "
@@ -127,7 +132,7 @@ def cross_entropy(cause: Cause) -> Remedy | None:
 
 def _counted(cause: Cause) -> Change | None:
     """The sum of the losses over the number of targets that are not ignored."""
-    code, site = cause.statement, only(places(cause))
+    code, site = statement_of(cause), only(places(cause))
     if code is None or site is None or not isinstance(site.node, ast.Call) or site.method:
         return None
     if len(site.operands) != 2 or not site.keywords <= {"ignore_index"}:
@@ -155,7 +160,7 @@ def behind_mask(cause: Cause, headline: str, safe: str = "1", operand: int = 0) 
         safe: an argument at which the function and its derivative are finite.
         operand: which argument of the function is made safe.
     """
-    code, site = cause.statement, only(places(cause))
+    code, site = statement_of(cause), only(places(cause))
     if code is None or site is None or (site.inplace and operand == 0):
         return None
     branch: ast.AST = site.node

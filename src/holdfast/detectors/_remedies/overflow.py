@@ -5,7 +5,18 @@ from __future__ import annotations
 import math
 import re
 
-from .cause import LIMITS, SHORT, Cause, Stat
+from ...records.nonfinite import Cause, TensorStats
+from .cause import (
+    LIMITS,
+    SHORT,
+    incoming,
+    input_of,
+    is_half,
+    largest_of,
+    limit_of,
+    name_of,
+    statement_of,
+)
 from .changes import guard_all
 from .prescription import Change, Remedy, figure, only, places, prescribe
 from .sites import Site
@@ -21,13 +32,13 @@ _ABSURD = 1e12
 
 def exponential(cause: Cause) -> Remedy | None:
     """exp and the like beyond the range of the format."""
-    stat, name = cause.input(0) or Stat(), cause.name
-    largest = stat.largest if name in ("cosh", "sinh") else stat.high
+    stat, name = input_of(cause, 0) or TensorStats(), name_of(cause)
+    largest = largest_of(stat) if name in ("cosh", "sinh") else stat.high
     if cause.backward or (stat.inf and not largest > 10):
         return None
     peak = "" if math.isnan(largest) else f" (max {figure(largest)})"
     headline = f"{name} overflow{peak}"
-    end = math.log2(cause.limit) if name == "exp2" else math.log(cause.limit)
+    end = math.log2(limit_of(cause)) if name == "exp2" else math.log(limit_of(cause))
     text = f"{SHORT.get(cause.dtype, 'fp32')} ends at {name}({end:.1f})"
     if largest > 10 * end:
         text += (
@@ -49,20 +60,20 @@ def exponential(cause: Cause) -> Remedy | None:
 
 def overflow(cause: Cause) -> Remedy | None:
     """Finite inputs and an infinite result: an overflow of the format."""
-    output = cause.output or Stat()
-    given = (cause.incoming,) if cause.backward else cause.inputs
+    output = cause.output or TensorStats()
+    given = (incoming(cause),) if cause.backward else cause.inputs
     if not output.bad or any(stat.bad for stat in given):
         return None
-    largest = max((stat.largest for stat in given), default=0.0)
+    largest = max((largest_of(stat) for stat in given), default=0.0)
     size = f"(inputs up to {figure(largest)})"
     if cause.backward:
         return _gradient_overflow(cause, largest)
-    if cause.half:
+    if is_half(cause):
         return _half_overflow(cause, size)
     if largest > _ABSURD and cause.dtype in LIMITS:
         return prescribe(
             cause,
-            f"{SHORT[cause.dtype]} overflow in {cause.name} {size}",
+            f"{SHORT[cause.dtype]} overflow in {name_of(cause)} {size}",
             "values of this size mean that training diverged: divide the learning rate by 3, "
             "lengthen warm-up or clip the gradient norm, and normalise what grows",
             0.75,
@@ -71,8 +82,8 @@ def overflow(cause: Cause) -> Remedy | None:
 
 
 def _gradient_overflow(cause: Cause, largest: float) -> Remedy | None:
-    size = f"in backward of {cause.name} (incoming up to {figure(largest)})"
-    if cause.half:
+    size = f"in backward of {name_of(cause)} (incoming up to {figure(largest)})"
+    if is_half(cause):
         return prescribe(
             cause,
             f"fp16 overflow {size}",
@@ -92,7 +103,7 @@ def _gradient_overflow(cause: Cause, largest: float) -> Remedy | None:
 
 
 def _half_overflow(cause: Cause, size: str) -> Remedy:
-    headline = f"fp16 overflow in {cause.name}, beyond 65,504 {size}"
+    headline = f"fp16 overflow in {name_of(cause)}, beyond 65,504 {size}"
     summed = _summed_in_float(cause)
     if summed:
         return prescribe(cause, headline, "sum up in fp32", 0.9, summed)
@@ -106,8 +117,8 @@ def _half_overflow(cause: Cause, size: str) -> Remedy:
 
 def _summed_in_float(cause: Cause) -> Change | None:
     """A full sum or mean in fp32; its result is one number, whose format does not matter."""
-    code, site = cause.statement, only(places(cause))
-    if code is None or site is None or cause.name not in ("sum", "mean"):
+    code, site = statement_of(cause), only(places(cause))
+    if code is None or site is None or name_of(cause) not in ("sum", "mean"):
         return None
     first, *dims = site.operands
     if dims or site.keywords:

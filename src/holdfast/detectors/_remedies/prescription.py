@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .cause import Cause
+from ...records.nonfinite import Cause
+from .cause import is_half, name_of, statement_of
 from .sites import Site, sites
 from .source import Edit, unified
 
@@ -42,11 +43,11 @@ def prescribe(
     cause: Cause, headline: str, text: str, confidence: float, change: Change | None = None
 ) -> Remedy:
     """Build a remedy; where the change can be applied, the text ends with the new code."""
-    code, diff = cause.statement, ""
+    code, diff = statement_of(cause), ""
     new = code.edited(change.edits) if code and change and _own(cause.file) else ""
     if code and change and new:
         indent = _indent(cause)
-        diff = unified(code.code, new, file=cause.file, line=cause.start, indent=indent)
+        diff = unified(code.code, new, file=cause.file, line=cause.first_line, indent=indent)
         quote = code.quoted(change.node, change.edits)
         text = f"{text}: {quote}" if quote else text
     how = _HOW.get(cause.how, 0.8)
@@ -55,11 +56,11 @@ def prescribe(
 
 def places(cause: Cause, name: str = "") -> list[Site]:
     """Places of the bad operation in the statement; empty when it is not visible there."""
-    code = cause.statement
+    code = statement_of(cause)
     if code is None:
         return []
-    line = cause.line - cause.start + 1 if cause.line else 0
-    return sites(code, name or cause.name, line)
+    line = cause.line - cause.first_line + 1 if cause.line else 0
+    return sites(code, name or name_of(cause), line)
 
 
 def only(found: Sequence[Site]) -> Site | None:
@@ -69,7 +70,7 @@ def only(found: Sequence[Site]) -> Site | None:
 
 def epsilon(cause: Cause, kind: str) -> str:
     """Smallest epsilon that works in the format at hand."""
-    return _HALF[kind] if cause.half else "1e-12"
+    return _HALF[kind] if is_half(cause) else "1e-12"
 
 
 def edge(cause: Cause) -> str:
@@ -100,6 +101,6 @@ def _indent(cause: Cause) -> str:
     """The indentation of the statement in its file, read from the lines around it."""
     first = cause.code.split("\n", 1)[0].strip()
     for number, text in cause.excerpt:
-        if number == cause.start and text.strip() == first:
+        if number == cause.first_line and text.strip() == first:
             return text[: len(text) - len(text.lstrip())]
     return ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .cause import Cause, Stat
+from ...records.nonfinite import Cause, TensorStats
+from .cause import incoming, largest_of, name_of, sample_of
 from .overflow import overflow
 from .prescription import Remedy, prescribe
 
@@ -53,27 +54,27 @@ _BACKWARD: Mapping[str, tuple[str, str]] = {
 
 def in_words(cause: Cause) -> Remedy | None:
     """What is known of an operation whose inputs were finite."""
-    found = (_BACKWARD if cause.backward else _FORWARD).get(cause.name)
-    output = cause.output or Stat()
+    found = (_BACKWARD if cause.backward else _FORWARD).get(name_of(cause))
+    output = cause.output or TensorStats()
     if found is None or (not cause.backward and any(stat.bad for stat in cause.inputs)):
         return None
-    if cause.name == "mul" and not (cause.incoming.zeros and output.nan):
+    if name_of(cause) == "mul" and not (incoming(cause).zeros and output.nan):
         return None
-    if cause.name in ("mean", "std", "var"):
+    if name_of(cause) in ("mean", "std", "var"):
         # Overflow gives inf, and NaN only out of nothing.
         return _said(cause, found) if output.nan or cause.backward else None
     return overflow(cause) or _said(cause, found)
 
 
 def _said(cause: Cause, found: tuple[str, str]) -> Remedy:
-    headline, text = (part.format(name=cause.name) for part in found)
+    headline, text = (part.format(name=name_of(cause)) for part in found)
     return prescribe(cause, headline, text, 0.7)
 
 
 def parameter(cause: Cause) -> Remedy:
     """A weight is non-finite before anything is computed."""
     name = cause.layer or "a parameter"
-    stat = cause.output or (cause.inputs[0] if cause.inputs else Stat())
+    stat = cause.output or (cause.inputs[0] if cause.inputs else TensorStats())
     kind = "NaN" if stat.nan or not stat.inf else "inf"
     some = f" in {stat.bad} of {stat.numel} values" if stat.bad and stat.numel > 1 else ""
     return prescribe(
@@ -88,9 +89,9 @@ def parameter(cause: Cause) -> Remedy:
 
 def batch(cause: Cause) -> Remedy:
     """The batch is non-finite before anything is computed."""
-    known = cause.sample is not None
-    what = f"sample {cause.sample}" if known else "a sample"
-    bad = next((stat for stat in (cause.output, *cause.inputs) if stat and stat.bad), Stat())
+    known = sample_of(cause) is not None
+    what = f"sample {sample_of(cause)}" if known else "a sample"
+    bad = next((stat for stat in (cause.output, *cause.inputs) if stat and stat.bad), TensorStats())
     kind = "NaN" if bad.nan else "inf" if bad.inf else "NaN or inf"
     if cause.variable and not known:
         return prescribe(
@@ -101,7 +102,7 @@ def batch(cause: Cause) -> Remedy:
             "once and repair or drop the row",
             0.8,
         )
-    look = f"look at dataset[{cause.sample!r}]" if known else "search the dataset for it once"
+    look = f"look at dataset[{sample_of(cause)!r}]" if known else "search the dataset for it once"
     if cause.columns:
         where = " and ".join(map(str, cause.columns))
         where = f"column{'s' * (len(cause.columns) > 1)} {where}"
@@ -135,15 +136,15 @@ def carried(cause: Cause) -> Remedy:
 
 def already_bad(cause: Cause) -> Remedy | None:
     """NaN went into the operation: it arose earlier."""
-    given = (cause.incoming,) if cause.backward else cause.inputs
+    given = (incoming(cause),) if cause.backward else cause.inputs
     at = next((i for i, stat in enumerate(given) if stat.nan), None)
     if at is None:
         return None
     what, where = "the incoming gradient", "in what comes after it"
     if not cause.backward:
         what, where = f"input {at + 1} ({_shape(given[at])})", "in what made that input"
-    text = f"{what} was already NaN when {cause.name} got it: look for the cause {where}"
-    return prescribe(cause, f"NaN goes into {cause.name}", text, 0.35)
+    text = f"{what} was already NaN when {name_of(cause)} got it: look for the cause {where}"
+    return prescribe(cause, f"NaN goes into {name_of(cause)}", text, 0.35)
 
 
 def already_infinite(cause: Cause) -> Remedy | None:
@@ -153,7 +154,7 @@ def already_infinite(cause: Cause) -> Remedy | None:
     return prescribe(
         cause,
         {"mul": "inf * 0", "add": "inf - inf", "sub": "inf - inf"}.get(
-            cause.name, f"infinity goes into {cause.name}"
+            name_of(cause), f"infinity goes into {name_of(cause)}"
         ),
         "an infinite input meets a 0 or another infinity, which gives NaN, and masking the result "
         "is too late: its gradient stays NaN. If values were masked with -inf, put a finite number "
@@ -169,7 +170,7 @@ def unknown(cause: Cause) -> Remedy:
     where = f" in {cause.module}" if cause.module else ""
     seen = [f"{_shape(s)} from {s.low:.3g} to {s.high:.3g}" for s in cause.inputs[:3] if s.numel]
     inputs = f" from {', '.join(seen)}" if seen else ""
-    largest = max((stat.largest for stat in cause.inputs), default=0.0)
+    largest = max((largest_of(stat) for stat in cause.inputs), default=0.0)
     advice = "check these values against its domain"
     if largest > _HUGE:
         advice = "values of this size suggest that training diverged: lower the learning rate"
@@ -184,5 +185,5 @@ def unknown(cause: Cause) -> Remedy:
     )
 
 
-def _shape(stat: Stat) -> str:
+def _shape(stat: TensorStats) -> str:
     return f"{stat.dtype} [{', '.join(map(str, stat.shape))}]".strip()

@@ -15,32 +15,33 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ...records.nonfinite import Cause
 from ..source.carried import carried_by_function, carried_by_loop
 from ..source.excerpts import source_of
 from ..source.files import from_here, kind_of
 from ..source.place import forget_locals, user_frames
+from .provenance import numbered
 
 AFTER = 3
 """Bad steps in a row. A choice: two bad batches in a row are not rare in shuffled data."""
 
 
-def carries(frame: FrameType | None, models: Iterable[nn.Module]) -> dict[str, Any] | None:
-    """The name that carries it, as the data of a ``cause``; None where there is none."""
+def carries(frame: FrameType | None, models: Iterable[nn.Module]) -> Cause | None:
+    """The name that carries it, as a cause; None where there is none."""
     for name, value, file, line in (*_of_loops(frame), *_of_modules(models)):
         if _is_bad(value):
             source = source_of(file, line)
-            return {
-                "how": "carried",
-                "phase": "carried",
-                "file": from_here(file),
-                "line": line,
-                "code": source.code,
-                "start": source.start,
-                "excerpt": source.excerpt,
-                "variable": name,
-                "dtype": "tensor" if isinstance(value, Tensor) else "",
-                "samples": [],
-            }
+            return Cause(
+                how="carried",
+                phase="carried",
+                file=from_here(file),
+                line=line,
+                code=source.code,
+                start=source.start,
+                excerpt=numbered(source),
+                variable=name,
+                dtype="tensor" if isinstance(value, Tensor) else "",
+            )
     return None
 
 

@@ -31,6 +31,7 @@ from torch import Tensor
 from ...config import GuardSettings
 from ...probes.batches import Batch
 from ...probes.ranks import ranks
+from ...records.nonfinite import BatchReplay, Cause
 from . import provenance
 from .observer import Birth, Observer
 from .provenance import Scene
@@ -88,6 +89,10 @@ class PoisonedTraining(Protocol):
         """Write an Event of a step."""
         ...
 
+    def explained(self, step: int, cause: Cause) -> None:
+        """Write the cause of a bad step."""
+        ...
+
 
 class Investigation:
     """The exams of one process.
@@ -115,7 +120,7 @@ class Investigation:
         self._tried: Counter[Fault] = Counter()
         self._explained: dict[Fault, Explained] = {}
         self._loss: Fault = ("loss", "")
-        self._found: dict[str, Any] | None = None
+        self._found: Cause | None = None
         self._observer: Observer | None = None
         self._open: Incident | None = None
         self._left = 0
@@ -310,7 +315,7 @@ class Investigation:
     def _examine(
         self,
         fault: Fault,
-        exam: Callable[[FrameType | None, Scene], dict[str, Any] | None],
+        exam: Callable[[FrameType | None, Scene], Cause | None],
         frame: FrameType | None,
     ) -> None:
         known = self._explained.get(fault)
@@ -318,7 +323,7 @@ class Investigation:
             self._tried[fault] += 1
         self._found = exam(frame, self._scene())
         if known is not None:
-            named = {sample for _, sample in self._found["samples"]} if self._found else set[Any]()
+            named = {sample for _, sample in self._found.samples} if self._found else set[Any]()
             known.exams, known.nothing_new = known.exams + 1, named <= known.samples
 
     def _order(self, incident: Incident, batches: Sequence[Batch], *, known_in_time: bool) -> None:
@@ -331,7 +336,8 @@ class Investigation:
             self.again, self._source = held, self._iterator
             self._left = 1
             self.alert = 0
-            self._training.record_at("replay", incident.step, {"batches": len(held)})
+            again = BatchReplay(batches=len(held))
+            self._training.record_at(BatchReplay.kind, incident.step, again.to_dict())
 
     def _watch(self) -> None:
         self._observer = provenance.observer_of(self._scene())
@@ -352,9 +358,9 @@ class Investigation:
             self._observer.backward_birth = None
         if found is not None:
             known = self._explained.setdefault(incident.fault, Explained())
-            known.samples.update(sample for _, sample in found["samples"])
+            known.samples.update(sample for _, sample in found.samples)
             self._left = self.alert = 0
             self.again.clear()
-            self.origin = f"{found['file']}:{found['line']}"
-            data = {"observed": self._training.iteration, "opt": incident.opt, **found}
-            self._training.record_at("cause", incident.step, data)
+            self.origin = f"{found.file}:{found.line}"
+            cause = found.replace(observed=self._training.iteration, opt=incident.opt)
+            self._training.explained(incident.step, cause)

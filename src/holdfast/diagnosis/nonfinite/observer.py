@@ -14,7 +14,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,  # pyright: ignore[reportPrivateUsage]
 )
 
+from ...records.nonfinite import TensorStats
 from ...shards import local
 from ..source.place import Place, place_in_traceback, place_of
 from .tensor_stats import (
@@ -51,9 +52,9 @@ class Birth:
 
     op: str
     place: Place
-    inputs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    inputs: tuple[TensorStats, ...] = ()
     output: Tensor | None = None
-    told: dict[str, Any] | None = None
+    told: TensorStats | None = None
     """The output's numbers at birth."""
     intended: bool = False
     """An infinity that somebody wrote down, as masks do: no fault by itself."""
@@ -185,7 +186,7 @@ class Observer(TorchDispatchMode):
         return Birth(
             op=name.strip("_") if name.endswith("_") else name,
             place=place_of(sys._getframe(), self._names),
-            inputs=[stat(t) for t in list(tensors(given))[:4]],
+            inputs=tuple(stat(t) for t in list(tensors(given))[:4]),
             output=out,
             told=stat(out),
             intended=intended,
@@ -226,7 +227,7 @@ class Observer(TorchDispatchMode):
         self.backward_birth = Birth(
             op=node.name(),
             place=replace(place, module=self._owners.get(node, "")),
-            inputs=[stat(t) for t in [*_saved(node), *floating(given)][:4]],
+            inputs=tuple(stat(t) for t in [*_saved(node), *floating(given)][:4]),
             output=spoilt,
             told=stat(spoilt),
             backward=True,

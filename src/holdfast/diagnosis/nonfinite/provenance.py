@@ -1,8 +1,7 @@
 """Find the operation, the line and the sample behind a non-finite loss or gradient.
 
 The step is rerun under observation, from the frame that called ``backward``: same
-weights, same batch, same random numbers. What comes out is plain data, the ``cause`` of an
-incident; see docs/guide.md for its fields.
+weights, same batch, same random numbers. What comes out is the ``Cause`` of an incident.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ...probes.batches import Batch, bad_columns, tensors
+from ...records.nonfinite import Cause
 from ...shards import local
-from ..source.excerpts import source_of
+from ..source.excerpts import Source, source_of
 from ..source.place import (
     frames_from,
     from_here,
@@ -73,19 +73,17 @@ def spot(frame: FrameType | None) -> str:
     return ""
 
 
-def of_loss(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None:
+def of_loss(frame: FrameType | None, scene: Scene) -> Cause | None:
     """The cause of a bad loss on which ``backward`` is just being called; None if not found."""
     return _repeated(frame, scene, calls=1, backward=False)
 
 
-def of_gradients(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None:
+def of_gradients(frame: FrameType | None, scene: Scene) -> Cause | None:
     """The cause of bad gradients with a finite loss, from inside ``backward`` or ``step()``."""
     return _repeated(frame, scene, calls=_TRIES, backward=True)
 
 
-def _repeated(
-    frame: FrameType | None, scene: Scene, *, calls: int, backward: bool
-) -> dict[str, Any] | None:
+def _repeated(frame: FrameType | None, scene: Scene, *, calls: int, backward: bool) -> Cause | None:
     """Compute the loss again, by the calls of backward in sight, then by the tensor itself."""
     at_calls = list(islice(calls_of_backward(frame), calls))
     recipes = [partial(recipe, at, call) for at, call in at_calls]
@@ -117,19 +115,24 @@ def _repeated(
     return None
 
 
-def _of_variable(
-    birth: Birth, frame: FrameType, call: ast.Call, scene: Scene
-) -> dict[str, Any] | None:
+def _of_variable(birth: Birth, frame: FrameType, call: ast.Call, scene: Scene) -> Cause | None:
     """Bad before the model saw it: the variable, and the line of the loop that gave it last."""
     found = told(birth, scene, how="replay")
     written = last_written(frame, call, birth.leaf) if birth.leaf is not None else None
-    if found is None or found["phase"] != "input" or written is None:
+    if found is None or found.phase != "input" or written is None:
         return found
     variable, line = written
     source = source_of(frame.f_code.co_filename, line)
-    place = {"file": from_here(frame.f_code.co_filename), "line": line, "library": ""}
-    code = {"code": source.code, "start": source.start, "excerpt": source.excerpt}
-    return {**found, **place, **code, "function": frame.f_code.co_name, "variable": variable}
+    return found.replace(
+        file=from_here(frame.f_code.co_filename),
+        line=line,
+        library="",
+        code=source.code,
+        start=source.start,
+        excerpt=numbered(source),
+        function=frame.f_code.co_name,
+        variable=variable,
+    )
 
 
 def _observed(again: Callable[[], Any], scene: Scene, *, backward: bool) -> Birth | None:
@@ -216,8 +219,8 @@ def _same_buffers(scene: Scene) -> Iterator[None]:
                     buffer.copy_(copy)
 
 
-def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:
-    """A birth as plain data; None when it only says that something unseen was bad before."""
+def told(birth: Birth, scene: Scene, *, how: str) -> Cause | None:
+    """A birth as a record; None when it only says that something unseen was bad before."""
     phase, layer, output = "backward" if birth.backward else "forward", "", birth.output
     if birth.leaf is not None:
         if birth.leaf.grad_fn is not None:
@@ -228,35 +231,40 @@ def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:
     source = source_of(birth.place.file, birth.place.line)
     rows, indices = _rows(output, scene, phase)
     row = rows[0] if len(rows) == 1 else None
-    return {
-        "how": how,
-        "phase": phase,
-        "op": birth.op,
-        "file": from_here(birth.place.file),
-        "line": birth.place.line,
-        "function": birth.place.function,
-        "code": source.code,
-        "start": source.start,
-        "excerpt": source.excerpt,
-        "module": birth.place.module,
-        "library": birth.place.library,
-        "inputs": birth.inputs,
-        "output": birth.told,
-        "dtype": birth.told["dtype"] if birth.told else "",
-        "sample": indices[row] if row is not None and row < len(indices) else None,
-        "row": row,
-        "samples": _samples(rows, indices),
-        "columns": bad_columns(output) if phase == "input" and output is not None else [],
-        "samples_bad": len(rows),
-        "layer": layer,
-    }
+    return Cause(
+        how=how,
+        phase=phase,
+        op=birth.op,
+        file=from_here(birth.place.file),
+        line=birth.place.line,
+        function=birth.place.function,
+        code=source.code,
+        start=source.start,
+        excerpt=numbered(source),
+        module=birth.place.module,
+        library=birth.place.library,
+        inputs=birth.inputs,
+        output=birth.told,
+        dtype=birth.told.dtype if birth.told else "",
+        sample=indices[row] if row is not None and row < len(indices) else None,
+        row=row,
+        samples=_samples(rows, indices),
+        columns=tuple(bad_columns(output)) if phase == "input" and output is not None else (),
+        samples_bad=len(rows),
+        layer=layer,
+    )
 
 
-def _samples(rows: Sequence[int], indices: Sequence[Any]) -> list[list[Any]]:
+def numbered(source: Source) -> tuple[tuple[int, str], ...]:
+    """The lines around a statement, each with its number."""
+    return tuple((int(number), str(text)) for number, text in source.excerpt)
+
+
+def _samples(rows: Sequence[int], indices: Sequence[Any]) -> tuple[tuple[int, Any], ...]:
     """Row and dataset index of each bad sample; none where most are: then it is not the sample."""
     if len(rows) > 1 and 2 * len(rows) > len(indices):
-        return []
-    return [[row, indices[row]] for row in rows[:_NAMED] if row < len(indices)]
+        return ()
+    return tuple((row, indices[row]) for row in rows[:_NAMED] if row < len(indices))
 
 
 def addresses(named: Sequence[tuple[str, Tensor]]) -> dict[int, tuple[str, Tensor]]:

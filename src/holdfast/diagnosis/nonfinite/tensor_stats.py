@@ -1,4 +1,4 @@
-"""Statistics of one tensor, as plain data.
+"""Statistics of one tensor.
 
 Of a tensor that is spread over ranks only the part of this one is looked at: an exam runs on one
 rank, and the others would not answer.
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...records.nonfinite import TensorStats
 from ...shards import local
 
 
@@ -30,7 +31,7 @@ def _reading() -> Iterator[None]:
 
 
 @_reading()
-def stat(tensor: Tensor) -> dict[str, Any]:
+def stat(tensor: Tensor) -> TensorStats:
     """Shape, range and counts of zero, negative and non-finite values; reads the device."""
     values = local(tensor).detach()
     if values.is_complex():
@@ -38,18 +39,18 @@ def stat(tensor: Tensor) -> dict[str, Any]:
     wide = values.double() if values.is_floating_point() else values
     finite = wide[torch.isfinite(wide)] if values.is_floating_point() else wide
     known = finite.numel() > 0 and values.dtype != torch.bool
-    return {
-        "shape": list(tensor.shape),
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "min": finite.min().item() if known else None,
-        "max": finite.max().item() if known else None,
-        "mean": finite.double().mean().item() if known else None,
-        "zeros": int((wide == 0).sum()),
-        "negative": int((wide < 0).sum()) if known else 0,
-        "nan": int(torch.isnan(wide).sum()) if values.is_floating_point() else 0,
-        "inf": int(torch.isinf(wide).sum()) if values.is_floating_point() else 0,
-        "numel": tensor.numel(),
-    }
+    return TensorStats(
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        min=finite.min().item() if known else None,
+        max=finite.max().item() if known else None,
+        mean=finite.double().mean().item() if known else None,
+        zeros=int((wide == 0).sum()),
+        negative=int((wide < 0).sum()) if known else 0,
+        nan=int(torch.isnan(wide).sum()) if values.is_floating_point() else 0,
+        inf=int(torch.isinf(wide).sum()) if values.is_floating_point() else 0,
+        numel=tensor.numel(),
+    )
 
 
 @_reading()

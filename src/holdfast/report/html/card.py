@@ -8,7 +8,7 @@ colours that are set can be read on white and on black.
 from __future__ import annotations
 
 from .. import words
-from ..cause import Cause, cause_of
+from ..cause import ShownCause, cause_of
 from ..facts import facts_of, groups_to_show
 from ..joined_findings import FindingGroup
 from ..summary import RunSummary
@@ -85,11 +85,11 @@ def _finding(group: FindingGroup) -> Html:
     )
 
 
-def _where(cause: Cause) -> str:
+def _where(cause: ShownCause) -> str:
     return " at ".join(filter(None, [cause.headline, cause.where]))
 
 
-def _diff(cause: Cause) -> Html:
+def _diff(cause: ShownCause) -> Html:
     lines: list[Child] = []
     for row in cause.diff.splitlines():
         if not row.startswith("@@"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...types import Finding
 from .. import words
-from ..cause import STAT_COLUMNS, Cause, cause_of, title_of
+from ..cause import STAT_COLUMNS, ShownCause, cause_of, title_of
 from ..crash import crash_of
 from ..facts import FindingFacts, facts_of
 from ..joined_findings import FindingGroup
@@ -73,7 +73,7 @@ def _folded(group: FindingGroup, number: str, known: PageFacts) -> Html:
     )
 
 
-def _head(finding: Finding, cause: Cause | None, key: str) -> Html:
+def _head(finding: Finding, cause: ShownCause | None, key: str) -> Html:
     title = title_of(finding, cause)
     if crash_of(finding) is not None:  # its cause stands above all, in the verdict
         title = str(finding.evidence.get("error") or title)
@@ -90,7 +90,7 @@ def _seen(finding: Finding) -> Html:
     return tag("p", prose(words.clip(words.capital(finding.message), _MESSAGE)), class_="seen")
 
 
-def _excerpt(cause: Cause) -> Html | None:
+def _excerpt(cause: ShownCause) -> Html | None:
     lines = cause.excerpt or tuple(zip(cause.guilty, cause.code.splitlines(), strict=False))
     if not lines:
         return None
@@ -105,7 +105,7 @@ def _excerpt(cause: Cause) -> Html | None:
     return tag("pre", tag("code", shown), class_="excerpt", tabindex="0")
 
 
-def _stats(cause: Cause) -> Html:
+def _stats(cause: ShownCause) -> Html:
     head = tag("tr", [tag("th", column, scope="col") for column in STAT_COLUMNS])
     body = [
         tag("tr", tag("th", stat.name, scope="row"), list(map(_cell, STAT_COLUMNS, stat.cells))[1:])
@@ -123,7 +123,7 @@ def _cell(column: str, text: str) -> Html:
     return tag("td", tag("strong", text) if bad else text, class_="num hot" if bad else "num")
 
 
-def _cure(finding: Finding, cause: Cause | None) -> Html:
+def _cure(finding: Finding, cause: ShownCause | None) -> Html:
     text = tag(
         "p",
         tag("strong", "Fix: "),
