@@ -15,10 +15,10 @@ from typing import Any
 
 from holdfast.types import Event
 
-from . import crash, memory, nonfinite, ranks, recovery, run, steps, times, trainer
+from . import crash, memory, nonfinite, ranks, recovery, resuming, run, steps, times, trainer
 from .base import Kind, Record, RecordError
 
-THEMES = (crash, memory, nonfinite, ranks, recovery, run, steps, times, trainer)
+THEMES = (crash, memory, nonfinite, ranks, recovery, resuming, run, steps, times, trainer)
 
 KINDS: Mapping[str, type[Kind]] = {
     kind.kind: kind
