@@ -29,9 +29,7 @@ def event(kind: str, data: dict[str, Any], *, step: int = 19, rank: int = 0) -> 
 
 def run_with(make_run: Any, tmp_path: Path, *events: Event, **given: Any) -> Any:
     file = str(tmp_path / "run" / FILE)
-    told = [
-        replace(e, data=e.data | {"file": file} if e.data.get("file") else e.data) for e in events
-    ]
+    told = [replace(e, data={**e.data, "file": file}) if e.data.get("file") else e for e in events]
     return make_run(events=told, **{"exit_code": 1, **given})
 
 

@@ -61,7 +61,7 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
     resumed = max(resumed, last_restart(run.meta))
     events = [event for event in events if event.time >= resumed]
     exception = first_exception(events)
-    stop, trained = first_of(RunStopped, events), first_of(TrainingEnded, events)
+    stop, trained = _first_of(RunStopped, events), _first_of(TrainingEnded, events)
     life = life_of(run)
     if life.state not in ("ended", "closed"):
         return _open_end(life, exception, events)
@@ -77,7 +77,7 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
         return Ending(word="unfinished", line=f"not finished: status {run.meta.get('status')!r}")
     if code in (None, 0) and trained is not None and trained.interrupted:
         return Ending(word="interrupted", line="interrupted from the keyboard")
-    left = first_of(LoopLeft, events)
+    left = _first_of(LoopLeft, events)
     if code in (None, 0) and left is not None:
         return _left(left)
     asked = _asked_to_end(events)
@@ -217,7 +217,7 @@ def first_exception(events: Sequence[Event]) -> Mapping[str, Any] | None:
     return next((event.data for event in own or raised), None)
 
 
-def first_of(kind: type[K], events: Sequence[Event]) -> K | None:
+def _first_of(kind: type[K], events: Sequence[Event]) -> K | None:
     """The record of the first event of a kind; None without one."""
     return next(filter(None, map(kind.of, events)), None)
 
