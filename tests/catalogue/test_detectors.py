@@ -21,6 +21,7 @@ from holdfast.detectors import (
 )
 from holdfast.detectors._ranks import RankDetector
 from holdfast.detectors.judge import Judge
+from holdfast.records.recovery import RolledBack
 from holdfast.report.cause import cause_of, title_of
 from holdfast.types import Event, Finding, Severity
 
@@ -45,7 +46,9 @@ _HELD = _LINE | {"path": "losses", "name": "losses", "how": "global", "seen": "t
 _HELD |= {"bytes": 65536.0, "rate": 1.0, "size": 12, "steps": 9, "age": 9, "heap_slope": 7e4}
 _HELD |= {"steady": 1.0, "bound": 0, "graphs": 0, "tensor_bytes": 9e4, "other_bytes": 1e3}
 _EVALUATED = {"nodes": 40, "evaluations": 2, "batches": 5, "function": "validate"}
-_UNDONE = {"code": "OPT003", "steps": 9, "to": 4, "loss": 90.0, "usual": 2.0, "tried": 2.1}
+_UNDONE = RolledBack(
+    opt=0, code="OPT003", why="loss", steps=9, to=4, loss=90.0, usual=2.0, tried=2.1
+)
 _UNDONE |= {"lr_factor": 0.5, "left": 2}
 _RAISED = {"type": "KeyError", "message": "'cat'", "file": "data.py", "line": 31, "sample": 481}
 _SILENT = {"seconds": 900.0, "limit": 600.0, "longest": 14.0, "cpu": 0.01, "moves": False}
@@ -55,7 +58,7 @@ TELLS = {
     "RUN002": ("swallowed_exception", _RAISED | {"batches": 9}),
     "RUN003": ("unreadable", _RAISED | {"replaced": True}),
     "RUN004": ("no_progress", _SILENT),
-    "OPT003": ("rollback", _UNDONE),
+    "OPT003": (_UNDONE.kind, _UNDONE.to_dict()),
     "MEM001": ("growth", _HELD | {"on_device": False, "in_evaluation": True}),
     "MEM002": ("growth", _HELD | {"graphs": 1, "in_evaluation": True}),
     "MEM003": ("graph_chain", _HELD | {"fed": True}),
