@@ -48,7 +48,7 @@ _HELD |= {"steady": 1.0, "bound": 0, "graphs": 0, "tensor_bytes": 9e4, "other_by
 _EVALUATED = {"nodes": 40, "evaluations": 2, "batches": 5, "function": "validate"}
 _UNDONE = RolledBack(
     opt=0, code="OPT003", why="loss", steps=9, to=4, loss=90.0, usual=2.0, tried=2.1
-)
+).to_dict()
 _UNDONE |= {"lr_factor": 0.5, "left": 2}
 _RAISED = {"type": "KeyError", "message": "'cat'", "file": "data.py", "line": 31, "sample": 481}
 _SILENT = {"seconds": 900.0, "limit": 600.0, "longest": 14.0, "cpu": 0.01, "moves": False}
@@ -58,7 +58,7 @@ TELLS = {
     "RUN002": ("swallowed_exception", _RAISED | {"batches": 9}),
     "RUN003": ("unreadable", _RAISED | {"replaced": True}),
     "RUN004": ("no_progress", _SILENT),
-    "OPT003": (_UNDONE.kind, _UNDONE.to_dict()),
+    "OPT003": ("rollback", _UNDONE),
     "MEM001": ("growth", _HELD | {"on_device": False, "in_evaluation": True}),
     "MEM002": ("growth", _HELD | {"graphs": 1, "in_evaluation": True}),
     "MEM003": ("graph_chain", _HELD | {"fed": True}),
