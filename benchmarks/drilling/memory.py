@@ -44,7 +44,7 @@ def _run_out(folder: Path, phase: str, number: int, rng: random.Random) -> Try:
         lost = stage.why_not_whole(data, 1, ended.last)
         if ended.last > 0:
             states = stage.events(data, "last_state")
-            if not states or "file" not in states[-1].data:
+            if not states or not states[-1].data.get("file"):
                 lost = lost or f"no state was saved: {states[-1].data if states else 'no word'}"
             else:
                 saved = int(load(states[-1].data["file"])[1]["steps"])

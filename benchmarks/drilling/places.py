@@ -138,7 +138,7 @@ def _untold(run_dir: Path, ended: Ended, *, must_fail: bool) -> str:
         data = stage.lane(run_dir)
     except HoldfastError as error:
         return "" if _said(ended) else f"unreadable without a line: {error}"
-    failed = [e for e in stage.events(data, "checkpoint") if "failed" in e.data]
+    failed = [e for e in stage.events(data, "checkpoint") if e.data.get("failed")]
     if must_fail and not failed and not _said(ended):
         return f"no event and no line tells of a save that failed: {ended.err[-200:]!r}"
     missing = stage.why_not_whole(data, 1, STEPS)

@@ -90,7 +90,7 @@ def _untold(folder: Path, fault: str, rank: int, with_line: bool) -> str:
     summary = stage.summary(folder)
     if fault == "disk":
         data = stage.lane_of(folder / "run", rank)
-        failed = [e for e in stage.events(data, "checkpoint") if "failed" in e.data]
+        failed = [e for e in stage.events(data, "checkpoint") if e.data.get("failed")]
         return "" if failed else "no event tells of a save that failed"
     named = [f for f in summary.findings if f.code.startswith(FOUND[fault])]
     if not named:

@@ -23,6 +23,7 @@ from holdfast.detectors import (
 )
 from holdfast.detectors._ranks import RankDetector
 from holdfast.detectors.judge import Judge
+from holdfast.records.recovery import RolledBack
 from holdfast.report.cause import cause_of, title_of
 from holdfast.types import Event, Finding, Severity
 
@@ -42,7 +43,9 @@ FIRES = {
 }
 
 # For each code that judges events, the kind and the data of one that must fire it.
-_UNDONE = {"code": "OPT003", "steps": 9, "to": 4, "loss": 90.0, "usual": 2.0, "tried": 2.1}
+_UNDONE = RolledBack(
+    opt=0, code="OPT003", why="loss", steps=9, to=4, loss=90.0, usual=2.0, tried=2.1
+).to_dict()
 _UNDONE |= {"lr_factor": 0.5, "left": 2}
 _RAISED = {"type": "KeyError", "message": "'cat'", "file": "data.py", "line": 31, "sample": 481}
 _SILENT = {"seconds": 900.0, "limit": 600.0, "longest": 14.0, "cpu": 0.01, "moves": False}

@@ -32,7 +32,7 @@ def make_writer(store, told):
     made = []
 
     def make(**settings):
-        tell = lambda kind, step, data: told.append((kind, step, data))  # noqa: E731
+        tell = lambda step, result: told.append((step, result))  # noqa: E731
         made.append(BackgroundWriter(store, CheckpointSettings(**settings), tell))
         return made[-1]
 
@@ -69,10 +69,10 @@ def test_a_state_is_written_and_told(make_writer, make_state, store, told):
     state, record = load(path)
     assert state["models"]["model"]["bias"].tolist() == [7] * 4
     assert (record["kind"], record["rank"], record["metrics"]) == ("time", 3, {"loss": 0.5})
-    ((kind, step, data),) = told
-    assert (kind, step, data["kind"], data["good"]) == ("checkpoint", 7, "time", True)
-    assert data["file"] == str(path) and data["bytes"] == path.stat().st_size
-    assert 0 < data["seconds"] < PATIENCE
+    ((step, result),) = told
+    assert (step, result.why, result.good) == (7, "time", True)
+    assert result.file == str(path) and result.bytes == path.stat().st_size
+    assert 0 < result.seconds < PATIENCE
 
 
 def test_the_caller_never_waits_and_the_newest_wins(make_writer, make_state, store, told):
@@ -89,11 +89,11 @@ def test_the_caller_never_waits_and_the_newest_wins(make_writer, make_state, sto
     held.go.set()
     assert writer.wait(PATIENCE)
     assert [entry.step for entry in store.entries()] == [1, 4] and released == [2, 3, 1, 4]
-    assert [(step, data.get("failed")) for _, step, data in told] == [
+    assert [(step, result.failed) for step, result in told] == [
         (2, "not written: step 3 came before its turn"),
         (3, "not written: step 4 came before its turn"),
-        (1, None),
-        (4, None),
+        (1, ""),
+        (4, ""),
     ]
 
 
@@ -107,7 +107,7 @@ def test_one_that_was_asked_for_is_not_pushed_out(make_writer, make_state, store
     held.go.set()
     assert writer.wait(PATIENCE)
     assert [entry.step for entry in store.entries()] == [1, 2]
-    assert told[0][2]["failed"] == "not written: step 2, which was asked for, is waiting"
+    assert told[0][1].failed == "not written: step 2, which was asked for, is waiting"
 
 
 def test_the_best_by_the_metric_is_not_pushed_out(make_writer, make_state, store, told):
@@ -121,7 +121,7 @@ def test_the_best_by_the_metric_is_not_pushed_out(make_writer, make_state, store
     held.go.set()
     assert writer.wait(PATIENCE)
     assert [entry.step for entry in store.entries()] == [1, 3, 5]
-    assert [step for _, step, data in told if "failed" in data] == [2, 4]
+    assert [step for step, result in told if result.failed] == [2, 4]
 
 
 def test_closing_writes_what_waits(make_writer, make_state, store):
@@ -139,7 +139,7 @@ def test_after_closing_nothing_is_taken(make_writer, make_state, told):
     writer, released = make_writer(), []
     assert writer.close(PATIENCE)
     assert hand_over(writer, make_state, 1, release=lambda: released.append(1)) is None
-    assert released == [1] and "the writer is closed" in told[0][2]["failed"]
+    assert released == [1] and "the writer is closed" in told[0][1].failed
 
 
 def test_the_shelf_keeps_within_its_bounds(make_writer, make_state, store, put):
@@ -163,8 +163,8 @@ def test_a_poisoned_state_is_refused_and_the_last_good_one_stays(
     writer.submit(*flatten(state), {"step": 2}, "step", lambda: released.append(1))
     assert writer.wait(PATIENCE)
     assert released == [1] and [entry.step for entry in store.entries()] == [1]
-    failed = told[-1][2]["failed"]
-    assert told[-1][1] == 2 and f"{part}.inner.w holds NaN or infinity" in failed
+    failed = told[-1][1].failed
+    assert told[-1][0] == 2 and f"{part}.inner.w holds NaN or infinity" in failed
 
 
 def test_a_mask_is_no_poison_when_it_is_exempt(make_writer, store):
@@ -178,7 +178,7 @@ def test_a_run_that_is_not_well_says_so(make_writer, make_state, store, told):
     writer = make_writer()
     hand_over(writer, make_state, 1, kind="stop", meta={"good": False})
     assert writer.close(PATIENCE)
-    assert told[0][2]["good"] is False and not store.entries()[0].good
+    assert told[0][1].good is False and not store.entries()[0].good
 
 
 def test_what_fails_is_told_and_the_next_one_is_written(make_writer, make_state, store, told):
@@ -198,12 +198,12 @@ def test_what_fails_is_told_and_the_next_one_is_written(make_writer, make_state,
     hand_over(writer, make_state, 3, release=bad_release)
     assert writer.wait(PATIENCE)
     assert released == [1, 1, 1] and [entry.step for entry in store.entries()] == [3]
-    assert told[0][2]["failed"] == "ZeroDivisionError: the copy failed"
-    assert "cannot be written as JSON" in told[1][2]["failed"]
+    assert told[0][1].failed == "ZeroDivisionError: the copy failed"
+    assert "cannot be written as JSON" in told[1][1].failed
 
 
 def test_a_listener_that_fails_harms_nobody(store, make_state):
-    def listen(kind, step, data):
+    def listen(step, result):
         raise RuntimeError
 
     writer = BackgroundWriter(store, CheckpointSettings(last=9), listen)
@@ -216,7 +216,7 @@ def test_a_listener_that_fails_harms_nobody(store, make_state):
 def test_a_folder_that_cannot_be_made_is_told_every_time(tmp_path, make_state, told):
     (tmp_path / "file").touch()
     store = writer_module.CheckpointStore(tmp_path / "file" / "checkpoints")
-    tell = lambda kind, step, data: told.append(data["failed"])  # noqa: E731
+    tell = lambda step, result: told.append(result.failed)  # noqa: E731
     writer = BackgroundWriter(store, CheckpointSettings(), tell)
     for step in (1, 2):
         hand_over(writer, make_state, step)
@@ -231,7 +231,7 @@ def test_a_folder_that_cannot_be_written(make_writer, make_state, store, told):
     hand_over(writer, make_state, 1)
     assert writer.wait(PATIENCE)
     store.folder.unlink()
-    assert str(store.folder) in told[0][2]["failed"]
+    assert str(store.folder) in told[0][1].failed
     hand_over(writer, make_state, 2)
     assert writer.wait(PATIENCE) and len(store.entries()) == 1
 
@@ -246,7 +246,7 @@ def test_one_that_cannot_be_removed_does_not_undo_the_save(
     writer = make_writer()
     hand_over(writer, make_state, 1)
     assert writer.close(PATIENCE)
-    assert told[0][2]["good"] and "older ones are still there" in told[1][2]["failed"]
+    assert told[0][1].good and "older ones are still there" in told[1][1].failed
 
 
 def test_compression_is_a_setting(make_writer, make_state, store):
@@ -276,7 +276,7 @@ def test_a_forked_child_does_not_write(make_writer, make_state, told, monkeypatc
         patch.setattr(writer_module.os, "getpid", lambda: parent + 1)
         assert hand_over(writer, make_state, 1) is None
         assert writer.close(PATIENCE)
-    assert "forked" in told[0][2]["failed"]
+    assert "forked" in told[0][1].failed
 
 
 def test_two_writers_of_one_process_can_save_the_same_steps(make_writer, make_state, store, told):
@@ -285,7 +285,7 @@ def test_two_writers_of_one_process_can_save_the_same_steps(make_writer, make_st
         for number, writer in enumerate(writers):
             hand_over(writer, make_state, step, value=float(number))
         assert all(writer.wait(PATIENCE) for writer in writers)
-        assert not any("failed" in data for _, _, data in told)
+        assert not any(result.failed for _, result in told)
         assert [entry.step for entry in store.entries() if not entry.checked().damage] == (
             [1] if len(told) <= 4 else [1, 2]
         )
@@ -297,8 +297,8 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.tree import flatten
 from holdfast.checkpoint.writer import BackgroundWriter
 from holdfast.config import CheckpointSettings
-def listen(kind, step, data):
-    print(step, "failed" in data, flush=True)
+def listen(step, result):
+    print(step, bool(result.failed), flush=True)
     done.set()
 writer = BackgroundWriter(CheckpointStore(sys.argv[1]), CheckpointSettings(), listen)
 start = max([e.step for e in CheckpointStore(sys.argv[1]).entries()], default=0)
@@ -357,8 +357,8 @@ def test_ranks_write_one_checkpoint_together_and_one_of_them_prunes(make_writer,
         assert all(writer.wait(PATIENCE) for writer in two.writers)
     assert [path.name for path in store.folder.iterdir()] == ["step-0000000008"]
     assert load(store.folder_path(8))[0]["models"]["m"]["w"].tolist() == [1.0] * 8
-    files = [data.get("file") for _, _, data in told if "failed" not in data]
-    parts = [data.get("part") for _, _, data in told]
+    files = [result.file for _, result in told if not result.failed]
+    parts = [result.part for _, result in told]
     assert files.count(str(store.folder_path(8))) == 1 and parts.count(1) == 2
 
 
@@ -367,7 +367,7 @@ def test_a_poisoned_part_ends_the_save_of_all_ranks(make_writer, store, told):
     two.save(1, 7, float("nan"))
     two.save(0, 7)
     assert all(writer.wait(PATIENCE) for writer in two.writers)
-    failed = {data["failed"] for _, _, data in told}
+    failed = {result.failed for _, result in told}
     mine = "not written: models.m.w holds NaN or infinity; the last good stays"
     assert mine in failed
     assert any(f"given up because of rank 1: {mine}" in text for text in failed)

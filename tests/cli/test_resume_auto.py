@@ -12,6 +12,7 @@ from holdfast.cli._resume import find
 from holdfast.config import RunSettings, Settings
 from holdfast.errors import UsageError
 from holdfast.launcher.command import read_command
+from holdfast.records.resuming import ResumeCheck
 from holdfast.run import LaneWriter, Run
 from holdfast.types import Event
 
@@ -68,8 +69,8 @@ def test_what_was_passed_over_is_said_before_the_run_it_goes_on_with(
 
 def test_a_run_that_is_known_not_to_be_resumable_is_not_begun_anew_over(folder: Path) -> None:
     run = made(folder, "a", 20, exit_code=-9)
-    why = {"accepted": False, "reason": "the training loop reads no DataLoader"}
-    event = Event(time=1.0, rank=0, step=8, kind="resumable", data=why)
+    check = ResumeCheck(accepted=False, reason="the training loop reads no DataLoader")
+    event = Event(time=1.0, rank=0, step=8, kind=check.kind, data=check.to_dict())
     LaneWriter(run, "r0").write_events([event])
     with pytest.raises(UsageError, match="runs/a: the training loop reads no DataLoader; start"):
         asked([])

@@ -5,6 +5,7 @@ import pytest
 
 from holdfast.detectors import HISTORY, Window
 from holdfast.detectors.divergence import Divergence
+from holdfast.records.recovery import NewLossLevel, RolledBack, RunStopped
 from holdfast.types import Severity
 
 NAN = np.nan
@@ -67,9 +68,16 @@ def test_without_a_known_scale_nothing_is_said_of_a_trend(make_rows):
 
 
 def rollback(make_event, step, code="OPT003", **data):
-    given = {"opt": 0, "to": 80, "steps": step - 80, "why": "loss", "loss": 290.8, "usual": 0.0137}
-    given |= {"tried": 0.03, "lr_factor": 0.5, "left": 2, "code": code}
-    return make_event("rollback", 0, step, **given | data)
+    done = RolledBack(
+        opt=0, to=80, steps=step - 80, why="loss", loss=290.8, usual=0.0137, tried=0.03,
+        lr_factor=0.5, left=2, code=code,
+    ).replace(**data)  # fmt: skip
+    return make_event(done.kind, 0, step, **done.to_dict())
+
+
+def stopped(make_event, code, why=""):
+    stop = RunStopped(code=code, why=why)
+    return make_event(stop.kind, 0, 199, **stop.to_dict())
 
 
 def test_a_rollback_soon_after_another(make_rows, make_event):
@@ -92,14 +100,13 @@ def test_a_rollback_out_of_slow_growth(make_rows, make_event):
 
 
 def test_the_end_of_patience(make_rows, make_event):
-    stop = make_event("stop", 0, 199, code="OPT003", why="budget of 3 spent", checkpoint="")
-    (finding,) = scan(make_rows(200), [stop])
+    (finding,) = scan(make_rows(200), [stopped(make_event, "OPT003", "budget of 3 spent")])
     assert finding.action == "stop" and "budget of 3 spent" in finding.message
     assert finding.advice.startswith("resume from the last good checkpoint and lower the learning")
 
 
 def test_a_stop_because_of_something_else_is_not_ours(make_rows, make_event):
-    assert not scan(make_rows(200), [make_event("stop", 0, 199, code="NUM001")])
+    assert not scan(make_rows(200), [stopped(make_event, "NUM001")])
 
 
 def test_a_long_run_is_silent(make_rows):
@@ -121,7 +128,8 @@ def test_growth_is_measured_from_a_level_that_the_loss_jumped_to(make_rows, make
     # The next stage of a curriculum: a thousandfold loss at once, which falls from there.
     stage = np.r_[np.ones(100), 1000 * 0.97 ** np.arange(80)]
     rows = make_rows(180, start=12, loss_usual=stage, norm_usual=stage)
-    level = make_event("level", 0, 112, before=1.0, after=1000.0)
+    record = NewLossLevel(opt=0, before=1.0, after=1000.0)
+    level = make_event(record.kind, 0, 112, **record.to_dict())
     assert scan(rows)
     assert not scan(rows, [level])
     grown = np.r_[np.ones(100), 1000 * 1.1 ** np.arange(80)]
@@ -130,9 +138,8 @@ def test_growth_is_measured_from_a_level_that_the_loss_jumped_to(make_rows, make
 
 
 def test_what_is_not_finite_did_not_grow(make_rows, make_event):
-    data = {"opt": 0, "code": "OPT003", "why": "nonfinite", "first": 40, "loss": "NaN"}
-    data |= {"usual": 2.0, "tried": 2.1, "steps": 9, "to": 35, "lr_factor": 0.5, "left": 1}
-    rows, event = make_rows(60), make_event("rollback", 0, 46, **data)
+    data = {"why": "nonfinite", "first": 40, "loss": NAN, "usual": 2.0, "tried": 2.1}
+    rows, event = make_rows(60), rollback(make_event, 46, **data)
     (finding,) = Divergence().scan(Window(rows=rows, fresh=len(rows), events=[event]))
     assert "loss or gradients were not finite from step 40 on" in finding.message
     assert "->" not in finding.message and "names its line" in finding.advice

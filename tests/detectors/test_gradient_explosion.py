@@ -5,6 +5,7 @@ import pytest
 
 from holdfast.detectors import Window
 from holdfast.detectors.gradient_explosion import GradientExplosion
+from holdfast.records.recovery import RolledBack
 from holdfast.types import Severity
 
 
@@ -109,9 +110,10 @@ def test_a_high_loss_with_a_usual_norm_is_no_explosion(make_rows):
 
 
 def test_a_spike_that_a_rollback_ended_is_told_by_that(make_rows, make_event):
-    event = make_event("rollback", 0, 45, opt=0, code="OPT001")
-    assert not scan(exploding(make_rows, 5), events=[event])
-    assert scan(exploding(make_rows, 5), events=[make_event("rollback", 0, 20, opt=0)])
+    done = RolledBack(opt=0, code="OPT001", why="loss", to=32, steps=9, loss=400.0, usual=2.0)
+    now, before = (make_event(done.kind, 0, step, **done.to_dict()) for step in (45, 20))
+    assert not scan(exploding(make_rows, 5), events=[now])
+    assert scan(exploding(make_rows, 5), events=[before])
 
 
 def test_each_optimizer_has_its_own_spikes(make_rows):

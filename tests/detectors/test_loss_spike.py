@@ -6,6 +6,13 @@ import pytest
 from holdfast.detectors import HISTORY, Window
 from holdfast.detectors.judge import Judge
 from holdfast.detectors.loss_spike import LossSpike
+from holdfast.records.recovery import (
+    NewLossLevel,
+    OnlyObserved,
+    RolledBack,
+    RunStopped,
+    TrialResult,
+)
 from holdfast.types import Severity
 
 NAN = np.nan
@@ -52,9 +59,19 @@ def test_a_loss_that_is_usual_only_by_a_new_measure_has_not_come_back(make_rows)
 
 
 def rollback(make_event, step, **data):
-    given = {"opt": 0, "to": 32, "steps": step - 32, "why": "loss", "loss": 61.0, "usual": 2.31}
-    given |= {"tried": 2.2, "first": 40, "lr_factor": 1.0, "moments_reset": False, "ms": 3.0}
-    return make_event("rollback", 0, step, **given | {"code": "OPT001", "left": 2} | data)
+    done = RolledBack(
+        opt=0, to=32, steps=step - 32, why="loss", loss=61.0, usual=2.31, tried=2.2, first=40,
+        ms=3.0, code="OPT001", left=2,
+    ).replace(**data)  # fmt: skip
+    return of(make_event, done, step)
+
+
+def of(make_event, record, step=46):
+    return make_event(record.kind, 0, step, **record.to_dict())
+
+
+def level(make_event, before, after, step=46):
+    return of(make_event, NewLossLevel(opt=0, before=before, after=after), step)
 
 
 def test_a_rollback_is_an_error_and_tells_what_was_done(make_rows, make_event):
@@ -94,8 +111,8 @@ def test_an_event_whose_row_is_forgotten_is_not_told_again(make_rows, make_event
 
 def test_a_change_of_the_data_is_information(make_rows, make_event):
     told = [
-        make_event("trial", 0, 46, opt=0, verdict="data", loss=61.0, usual=2.31, tried=58.0),
-        make_event("level", 0, 46, opt=0, before=2.31, after=61.0),
+        of(make_event, TrialResult(opt=0, verdict="data", loss=61.0, usual=2.31, tried=58.0)),
+        level(make_event, 2.31, 61.0),
     ]
     (finding,) = scan(make_rows(80), told)
     assert finding.severity is Severity.INFO
@@ -116,29 +133,27 @@ def test_a_change_of_the_data_is_information(make_rows, make_event):
 def test_no_level_is_told_of_nan_or_of_a_loss_that_fell(
     make_rows, make_event, usual, loss, tried, verdict
 ):
-    numbers = {"usual": usual, "loss": loss, "tried": tried}
+    trial = TrialResult(opt=0, verdict=verdict, usual=usual, loss=loss, tried=tried)
     told = [
-        make_event("trial", 0, 46, opt=0, verdict=verdict, **numbers),
-        make_event("level", 0, 60, opt=0, before=NAN, after=3.0),
-        make_event("level", 0, 70, opt=0, before=3.0, after=np.inf),
+        of(make_event, trial),
+        level(make_event, NAN, 3.0, 60),
+        level(make_event, 3.0, np.inf, 70),
     ]
     assert not scan(make_rows(80), told)
 
 
 def test_a_level_learned_anew_is_told_when_it_is_higher(make_rows, make_event):
-    def level(after):
-        return [make_event("level", 0, 46, opt=0, before=2.0, after=after)]
-
-    (finding,) = scan(make_rows(80), level(9.0))
+    (finding,) = scan(make_rows(80), [level(make_event, 2.0, 9.0)])
     assert finding.severity is Severity.INFO and finding.evidence["after"] == 9
-    assert not scan(make_rows(80), level(1.0))
+    assert not scan(make_rows(80), [level(make_event, 2.0, 1.0)])
 
 
 def test_the_end_of_patience_is_an_error_that_names_the_checkpoint(make_rows, make_event):
-    data = {"action": "stop", "why": "3 rollbacks within 1000 steps", "checkpoint": "good.st"}
-    (finding,) = scan(make_rows(50), [make_event("stop", 0, 49, code="OPT001", **data)])
+    why = "3 rollbacks within 1000 steps"
+    stop = RunStopped(code="OPT001", why=why, checkpoint="good.st")
+    (finding,) = scan(make_rows(50), [of(make_event, stop, 49)])
     assert finding.severity is Severity.ERROR and finding.action == "stop"
-    assert "3 rollbacks within 1000 steps" in finding.message and "good.st" in finding.advice
+    assert why in finding.message and "good.st" in finding.advice
 
 
 @pytest.mark.parametrize("size", [1, 7, 500])
@@ -159,15 +174,14 @@ def test_how_rows_are_delivered_changes_nothing(make_rows, make_event, size):
 WHY = "this loop makes its own data: its batches come from no DataLoader"
 
 
-def observed(make_event, **data):
-    given = {"opt": 0, "code": "OPT001", "first": 40, "loss": 61.0, "usual": 2.31, "why": WHY}
-    return make_event("observed", 0, 46, **given | data)
+def observed(make_event, loss=61.0):
+    seen = OnlyObserved(opt=0, code="OPT001", first=40, loss=loss, usual=2.31, why=WHY)
+    return of(make_event, seen)
 
 
 def test_a_rise_that_was_only_observed_is_information_and_says_why(make_rows, make_event):
-    level = make_event("level", 0, 60, opt=0, before=2.31, after=61.0)
     rows = spiking(make_rows, [61.0] * 24)
-    (finding,) = scan(rows, [observed(make_event), level])
+    (finding,) = scan(rows, [observed(make_event), level(make_event, 2.31, 61.0, 60)])
     assert finding.severity is Severity.INFO
     assert finding.message == (
         "step 46: the loss is far above its baseline since step 40: 2.31 -> 61; nothing was done, "

@@ -17,6 +17,15 @@ from holdfast.config import TrackSettings
 from holdfast.integrations import make_sink
 from holdfast.integrations.tracker import Tracker
 from holdfast.launcher import tracking
+from holdfast.records.trainer import (
+    EpochBegins,
+    EpochEnded,
+    OutOfBand,
+    TrainerSetup,
+    TrainingEnded,
+    TrainingNumbers,
+    Validated,
+)
 from holdfast.run import Run
 
 
@@ -34,16 +43,19 @@ def tracker(run: Run, every: int = 10) -> Tracker:
 
 
 def numbers(make_event: Any) -> list[Any]:
-    return [
-        make_event("epoch_begins", 0, 0, epoch=1),
-        make_event("numbers", 0, 10, loss=9.0, accuracy=0.5, throughput_samples_per_sec=7.0),
-        make_event("epoch_begins", 0, 10, epoch=2),
-        make_event("epoch", 0, 20, epoch=1, epoch_seconds=3.0, data_wait_fraction=0.25, loss=1.0),
-        make_event("validation", 0, 20, loss=1.5, best=True),
-        make_event("health", 0, 20, number="grad_norm", value=70.0, state="high", band="median 1"),
-        make_event("setup", 0, 0, compile="none", parameters=12),
-        make_event("training_ended", 0, 25, why="25 steps are done"),
+    values = {"loss": 9.0, "accuracy": 0.5, "throughput_samples_per_sec": 7.0}
+    high = {"low": None, "high": 10.0, "critical": None, "band": "median 1"}
+    records = [
+        (0, EpochBegins(epoch=1)),
+        (10, TrainingNumbers(values=values)),
+        (10, EpochBegins(epoch=2)),
+        (20, EpochEnded(epoch=1, step=20, epoch_seconds=3.0, data_wait_fraction=0.25, loss=1.0)),
+        (20, Validated(values={"loss": 1.5}, best=True)),
+        (20, OutOfBand(number="grad_norm", value=70.0, state="high", **high)),
+        (0, TrainerSetup(precision="fp32", compile="none", workers=0, parameters=12)),
+        (25, TrainingEnded(why="25 steps are done", interrupted=False)),
     ]
+    return [make_event(record.kind, 0, step, **record.to_dict()) for step, record in records]
 
 
 def test_rows_and_events_arrive_under_their_names(make_run, make_rows, make_event):

@@ -17,6 +17,7 @@ from holdfast.launcher import restart
 from holdfast.launcher.hung import HungProcess
 from holdfast.launcher.restart import Restarts, run_to_the_end
 from holdfast.launcher.supervisor import Outcome
+from holdfast.records.recovery import RunStopped
 from holdfast.report.actions_taken import restart_actions
 from holdfast.report.restarts import restart_line, restarts_of
 from holdfast.run import Run
@@ -30,6 +31,7 @@ CRASH: dict[str, Any] = {
     "file": "train.py",
 }
 CRASH |= {"line": 30, "indices": [41]}
+STOP = RunStopped(code="NUM003", why="its budget is spent")
 YES = Resumable(accepted=True, step=6, checkpoint="ck.safetensors")
 
 
@@ -133,7 +135,7 @@ def test_the_same_end_without_a_batch_to_blame_is_not_tried_for_ever(bench: Benc
         ("asked to end (Ctrl-C)", [event("exception", type="KeyboardInterrupt")], 7, {}),
         ("would happen again", [event("exception", 0, type="ImportError")], 0, {}),
         ("no step was recorded", [event("exception", 0, type="KeyError")], 0, {}),
-        ("the policy has stopped it", [event("stop", code="NUM003")], 7, {}),
+        ("the policy has stopped it", [event("stop", **STOP.to_dict())], 7, {}),
     ],
 )
 def test_ends_that_are_final(bench: Bench, said: str, events: Any, steps: int, outcome: Any):

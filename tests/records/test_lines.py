@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 from odd.base import recorded
-from tests.conftest import Clock
-from tests.line_events import loader, look, reads, slower, stalls
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -27,6 +25,8 @@ from holdfast.records import KINDS, Kind, RecordError, read
 from holdfast.records.lines import StepPace, TensorReads, TimedLines, TimedLoader
 from holdfast.records.times import Recompiled, TimeSaved
 from holdfast.types import Event
+from tests.conftest import Clock
+from tests.line_events import loader, look, reads, slower, stalls
 
 
 def read_back(record: Kind) -> Kind | RecordError | None:

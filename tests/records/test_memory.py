@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.diagnosis.test_memory_watcher import STEPS, Loop, judged
-from tests.diagnosis.test_memory_watcher import loop as loop
-from tests.memory_events import GROWTH
 from torch import nn
 
 from holdfast.actions.split_batch import Split
@@ -21,6 +18,9 @@ from holdfast.diagnosis.memory.parts import MemoryParts
 from holdfast.diagnosis.memory.workers import Private, Workers
 from holdfast.records import KINDS, Kind, memory
 from holdfast.recovery.out_of_memory import OutOfMemory
+from tests.diagnosis.test_memory_watcher import STEPS, Loop, judged
+from tests.diagnosis.test_memory_watcher import loop as loop
+from tests.memory_events import GROWTH
 
 # A search ends after some milliseconds: of a clock that no other process makes go faster.
 pytestmark = pytest.mark.usefixtures("clock")

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.guard.conftest import MakeEngine
-from tests.guard.conftest import make_engine as make_engine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -18,6 +16,8 @@ from holdfast.records import Kind, RecordError, read
 from holdfast.records.nonfinite import BatchReplay, Cause
 from holdfast.run import decode, encode
 from holdfast.types import Event, Finding
+from tests.guard.conftest import MakeEngine
+from tests.guard.conftest import make_engine as make_engine
 
 
 def log_of_zero() -> None:

@@ -335,7 +335,7 @@ def test_a_disk_that_would_be_nearly_full_is_left_alone(
     engine = make_engine(settings(tmp_path))
     engine.end(crashed(engine, Task(), 20))
     (event,) = saved(engine)
-    assert "10% of the disk free" in event["failed"] and "file" not in event
+    assert "10% of the disk free" in event["failed"] and not event["file"]
     assert not list(tmp_path.glob("step-*"))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.records.recovery import LastStateResult
 from holdfast.report import end_summary, plain, report_html, report_lines, summarize
 from holdfast.run import Run
 from holdfast.types import Event
@@ -14,7 +15,8 @@ from holdfast.types import Event
 from .test_crash import RAISED
 
 ORDINARY = {k: v for k, v in RAISED.items() if k not in ("process", "called_from", "sample_file")}
-SAVED = {"file": "checkpoints/step-0000000011.r0.safetensors", "bytes": 3 << 20, "good": True}
+FILE = "checkpoints/step-0000000011.r0.safetensors"
+SAVED = LastStateResult(why="ValueError", source="live", file=FILE, bytes=3 << 20).to_dict()
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.records.recovery import RunStopped
+from holdfast.records.trainer import TrainingEnded
 from holdfast.report.ending import ending_of
 from holdfast.run import ProcessMark, Ring, Run
 from holdfast.run.life import PROCESS
@@ -76,12 +78,16 @@ def test_an_exception_is_told_although_nobody_wrote_the_exit_code(left, make_eve
 
 
 def test_a_recipe_that_was_interrupted_ends_in_order(make_run, make_event):
-    told = [make_event("training_ended", 0, 9, why="interrupted", interrupted=True)]
+    end = TrainingEnded(why="interrupted", interrupted=True)
+    told = [make_event(end.kind, 0, 9, **end.to_dict())]
     assert ending_of(make_run(), told).word == "interrupted"
 
 
 def test_what_ended_the_process_before_does_not_end_the_one_that_resumed(make_run, make_event):
-    raised, stop = make_event("exception", 0, 9, type="ValueError"), make_event("stop", 0, 9)
+    raised = make_event("exception", 0, 9, type="ValueError")
+    record = RunStopped(code="OPT001", why="a budget is spent")
+    stop = make_event(record.kind, 0, 9, **record.to_dict())
+    assert ending_of(make_run(name="c", exit_code=1), [raised, stop]).word == "stopped"
     resumed = replace(make_event("resume", 0, 9), time=raised.time + 1)
     assert ending_of(make_run(), [raised, stop, resumed]).word == "finished"
     assert ending_of(make_run(name="b", exit_code=1), [resumed, raised]).line.endswith("code 1")

@@ -6,6 +6,16 @@ import pytest
 from tests.memory_events import LOST, SPLIT
 
 from holdfast.policy import Policy
+from holdfast.records.recovery import (
+    ClippingSwitched,
+    LoweredRate,
+    NewLossLevel,
+    RolledBack,
+    RunStopped,
+    SnapshotTotals,
+    TrialResult,
+)
+from holdfast.records.resuming import CheckpointResult, Resumed
 from holdfast.report import (
     end_summary,
     read_record,
@@ -23,19 +33,24 @@ from holdfast.report.text import report_lines
 from holdfast.run import Run
 from holdfast.types import Event, Finding, Severity
 
-BACK = {
-    "opt": 0, "to": 969, "steps": 8, "why": "loss", "loss": 61.0, "usual": 2.31, "lr_factor": 1.0,
-    "moments_reset": False, "ms": 12.5, "code": "OPT001", "left": 2,
-}  # fmt: skip
+BACK = RolledBack(
+    opt=0, to=969, steps=8, why="loss", loss=61.0, usual=2.31, ms=12.5, code="OPT001", left=2
+).to_dict()
+TRIAL = TrialResult(opt=0, verdict="weights", loss=61.0, usual=2.31, tried=2.4).to_dict()
+FAILED = CheckpointResult(why="time", failed="No space left on device").to_dict()
 # One event of every kind, and what a report has to say about it.
 EVENTS = {
     "rollback": (BACK, "Rolled back 8 steps [OPT001]", "loss 2.31 → 61"),
     "trial": (
-        {"verdict": "weights", "loss": 61.0, "usual": 2.31, "tried": 2.4},
+        TRIAL,
         "Kept the rollback",
         "with the older weights the loss is 2.4",
     ),
-    "level": ({"before": 2.0, "after": 5.5}, "Reset the loss baseline", "2 → 5.5"),
+    "level": (
+        NewLossLevel(opt=0, before=2.0, after=5.5).to_dict(),
+        "Reset the loss baseline",
+        "2 → 5.5",
+    ),
     "batch_split": (
         SPLIT.replace(samples=2048, seconds=0.25, first=False).to_dict(),
         "Split batches of 2,048 samples into 4 parts [MEM008]",
@@ -48,24 +63,24 @@ EVENTS = {
     ),
     "new_task": ({}, "Forgot its baselines", "it was told that a new task begins"),
     "clipping": (
-        {"on": True, "limit": 3.25, "why": "after an explosion"},
+        ClippingSwitched(opt=0, on=True, limit=3.25, why="after an explosion").to_dict(),
         "Began to clip gradients at a norm of 3.25",
         "after an explosion",
     ),
     "stop": (
-        {"code": "OPT001", "action": "rollback", "why": "the budget of OPT001 is spent",
-         "checkpoint": "a/step-9.safetensors", "budget": 3},
+        RunStopped(code="OPT001", why="the budget of OPT001 is spent",
+                   checkpoint="a/step-9.safetensors").to_dict(),
         "Stopped the run [OPT001]",
         "the budget of OPT001 is spent; the last good state is in a/step-9.safetensors",
     ),
     "checkpoint": (
-        {"file": "step-9.safetensors", "kind": "time", "bytes": 3 << 20, "seconds": 0.5,
-         "good": True},
+        CheckpointResult(why="time", file="step-9.safetensors", bytes=3 << 20,
+                         seconds=0.5).to_dict(),
         "Saved a checkpoint",
         "step-9.safetensors, 3 MiB, 500 ms in the background",
     ),
     "snapshots": (
-        {"count": 40, "every": 16, "ms": 1.5, "bytes": 1 << 30, "dropped": 2},
+        SnapshotTotals(count=40, every=16, ms=1.5, bytes=1 << 30, dropped=2).to_dict(),
         "Kept snapshots of the state in host memory",
         "40 taken, the last 16 steps apart, 1 GiB, 1.5 ms each, 2 dropped",
     ),
@@ -86,13 +101,14 @@ EVENTS = {
         "it has ended the run twice",
     ),
     "lowered_lr": (
-        {"opt": 0, "factor": 0.5, "norm": 340.0, "usual": 1.2},
+        LoweredRate(opt=0, factor=0.5, norm=340.0, usual=1.2).to_dict(),
         "Multiplied the learning rate by 0.5",
         "gradient norm 1.2 → 340",
     ),
     "scaler": ({"what": "explosion", "scale": 102.4}, "Set the loss scale to 102.4", "explosion"),
     "resume": (
-        {"file": "step-9.safetensors", "step": 9, "exact": False, "why": "persistent_workers"},
+        Resumed(file="step-9.safetensors", step=9, exact=False,
+                why="persistent_workers").to_dict(),
         "Resumed at step 9, not exactly: persistent_workers",
         "from step-9.safetensors",
     ),
@@ -159,7 +175,7 @@ def test_a_rollback_says_what_it_was_for(why, says):
 
 
 def test_a_trial_that_blames_the_data_undoes_the_rollback(make_run, make_event):
-    trial = {"verdict": "data", "loss": 9.0, "usual": 2.0, "tried": 8.8}
+    trial = TRIAL | {"verdict": "data", "loss": 9.0, "usual": 2.0, "tried": 8.8}
     assert "undid the rollback: with the older weights the loss is 8.8 too" in event_line(
         event("trial", **trial)
     )
@@ -182,7 +198,7 @@ def test_a_trial_that_blames_the_data_undoes_the_rollback(make_run, make_event):
     ],
 )
 def test_no_change_of_data_is_told_of_nan_or_of_a_loss_that_fell(trial, says):
-    line = event_line(event("trial", **trial))
+    line = event_line(event("trial", **TRIAL | trial))
     assert "undid the rollback: " in line and says in line and "data has changed" not in line
     assert line.endswith("[NUM002]") == ("cause" in trial)
 
@@ -220,8 +236,9 @@ def test_a_run_that_holdfast_stopped_says_so_and_why(make_run, make_event):
 
 def test_of_many_events_of_one_kind_the_last_is_told(make_run, make_event):
     events = [make_event("quarantine", 0, i, index=i, reason="NaN") for i in range(30)]
-    events += [make_event("checkpoint", 0, i, failed="disk full") for i in range(6)]
-    events += [make_event("checkpoint", 0, i, file=f"s{i}", bytes=10, seconds=1) for i in range(9)]
+    events += [make_event("checkpoint", 0, i, **FAILED) for i in range(6)]
+    saved = EVENTS["checkpoint"][0]
+    events += [make_event("checkpoint", 0, i, **saved | {"file": f"s{i}"}) for i in range(9)]
     actions_taken = {
         action.what: action for action in summarize(make_run(events=events)).actions_taken
     }
@@ -267,7 +284,7 @@ def test_the_policy_is_one_line_at_the_start_and_whole_in_the_report(make_run, m
 @pytest.mark.parametrize("kind", ["snapshots", "checkpoint"])
 def test_what_goes_well_is_not_told_while_it_runs(kind):
     assert event_line(event(kind, **EVENTS[kind][0])) == ""
-    failed = event_line(event("checkpoint", failed="No space left on device"))
+    failed = event_line(event("checkpoint", **FAILED))
     assert failed == "step 977  could not save a checkpoint: No space left on device"
 
 

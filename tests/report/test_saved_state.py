@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
+from holdfast.records.recovery import LastStateResult, SavingLastState
+from holdfast.records.resuming import CheckpointResult, ResumeCheck
 from holdfast.report import end_summary, report_html, report_json, report_md, summarize
 from holdfast.report.live import event_line
 from holdfast.types import Event
 
 FILE = "checkpoints/step-0000000019.r0.safetensors"
-SAVED = {
-    "why": "ValueError",
-    "source": "live",
-    "models": ["Net"],
-    "optimizers": 1,
-    "bytes": 3 << 20,
-}
+SAVED = LastStateResult(
+    why="ValueError", source="live", file="x", models=("Net",), bytes=3 << 20
+).to_dict()
+FAILED = LastStateResult(why="OSError", failed="the disk is full").to_dict()
+OLDER = CheckpointResult(why="time", file="x", bytes=10).to_dict()
 
 
 def event(kind: str, data: dict[str, Any], *, step: int = 19, rank: int = 0) -> Event:
@@ -29,7 +29,7 @@ def event(kind: str, data: dict[str, Any], *, step: int = 19, rank: int = 0) -> 
 
 def run_with(make_run: Any, tmp_path: Path, *events: Event, **given: Any) -> Any:
     file = str(tmp_path / "run" / FILE)
-    told = [e if "failed" in e.data else replace(e, data={**e.data, "file": file}) for e in events]
+    told = [replace(e, data={**e.data, "file": file}) if e.data.get("file") else e for e in events]
     return make_run(events=told, **{"exit_code": 1, **given})
 
 
@@ -73,7 +73,7 @@ def test_several_models_are_loaded_by_name(make_run: Any, tmp_path: Path) -> Non
 
 
 def test_of_several_ranks_the_first_is_shown(make_run: Any, tmp_path: Path) -> None:
-    events = [event("last_state", SAVED), event("last_state", {**SAVED, "failed": "x"}, rank=1)]
+    events = [event("last_state", SAVED), event("last_state", FAILED, rank=1)]
     saved = summarize(run_with(make_run, tmp_path, *events)).saved_state
     assert saved is not None
     assert saved.path and not saved.failed
@@ -82,11 +82,11 @@ def test_of_several_ranks_the_first_is_shown(make_run: Any, tmp_path: Path) -> N
 def test_what_was_not_saved_is_said_in_one_line_with_what_there_is(
     make_run: Any, tmp_path: Path
 ) -> None:
-    failed = event("last_state", {"why": "OSError", "failed": "the disk is full"})
+    failed = event("last_state", FAILED)
     said = end_summary(run_with(make_run, tmp_path, failed))
     assert "not saved the state after the last complete step: the disk is full" in said
     assert "load_checkpoint" not in said
-    older = event("checkpoint", {"kind": "time", "bytes": 10}, step=10)
+    older = event("checkpoint", OLDER, step=10)
     saved = summarize(run_with(make_run, tmp_path, older, failed, name="two")).saved_state
     assert saved is not None
     assert saved.failed and saved.what == "checkpoint of step 10, 10 B"
@@ -96,13 +96,14 @@ def test_what_was_not_saved_is_said_in_one_line_with_what_there_is(
 def test_a_killed_run_is_told_its_newest_checkpoint(
     make_run: Any, tmp_path: Path, code: int, shown: bool
 ) -> None:
-    older = [event("checkpoint", {"kind": "time"}, step=step) for step in (5, 10)]
+    older = [event("checkpoint", OLDER, step=step) for step in (5, 10)]
     saved = summarize(run_with(make_run, tmp_path, *older, exit_code=code)).saved_state
     assert (saved is not None and saved.step == 10) == shown
 
 
 def test_a_checkpoint_whose_event_a_kill_took_is_told_too(make_run: Any, tmp_path: Path) -> None:
-    told = [event("checkpoint", {"kind": "step"}, step=10), event("resumable", {"accepted": True})]
+    accepted = ResumeCheck(accepted=True).to_dict()
+    told = [event("checkpoint", OLDER, step=10), event("resumable", accepted)]
     run = run_with(make_run, tmp_path, *told, exit_code=-9)
     folder = run.path / "checkpoints"
     folder.mkdir()
@@ -116,10 +117,10 @@ def test_a_checkpoint_whose_event_a_kill_took_is_told_too(make_run: Any, tmp_pat
 
 
 def test_live_lines() -> None:
-    assert event_line(event("last_state", {**SAVED, "file": "x"})) == ""
-    large = event_line(event("saving_last_state", {"bytes": 5 << 30}))
+    assert event_line(event("last_state", SAVED)) == ""
+    large = event_line(event("saving_last_state", SavingLastState(bytes=5 << 30).to_dict()))
     assert large == "holdfast: saving the state after step 19 (5 GiB); Ctrl-C ends at once"
-    assert "not saved: no room" in event_line(event("last_state", {"failed": "no room"}))
+    assert "not saved: the disk is full" in event_line(event("last_state", FAILED))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_an_early_end_says_where_it_goes_on_or_why_not(
     make_run: Any, make_rows: Any, tmp_path: Path, resumable: bool, counted: bool, expected: str
 ) -> None:
     """Ctrl-C in the first minutes: a state was saved, and `--resume` said there was none."""
-    last = event("last_state", {**SAVED, **({"counted": True} if counted else {})})
+    last = event("last_state", SAVED | {"counted": counted})
     run = run_with(make_run, tmp_path, last, rows=make_rows(20), exit_code=130)
     run.update_meta(digest="0" * 64, command=["train.py"])
     if resumable:

@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from holdfast.records.resuming import ResumeCheck
 from holdfast.run import LaneWriter, Run
 from holdfast.run.resumption import other_script, resumable, script_digest
 from holdfast.types import Event
 
 
-def run_with(path: Path, *told: dict[str, Any], **meta: Any) -> Run:
+def run_with(path: Path, *checks: ResumeCheck, **meta: Any) -> Run:
     run = Run.create(path, meta)
-    events = [Event(time=1.0, rank=0, step=3, kind="resumable", data=data) for data in told]
+    events = [Event(time=1.0, rank=0, step=3, kind=one.kind, data=one.to_dict()) for one in checks]
     LaneWriter(run, "r0").write_events(events)
     return run
 
@@ -29,7 +30,7 @@ def checkpoint(run: Run, step: int, **fields: Any) -> Path:
 
 
 def test_the_newest_checkpoint_that_can_be_resumed_from_counts(tmp_path: Path):
-    run = run_with(tmp_path / "a", {"accepted": True, "reason": ""})
+    run = run_with(tmp_path / "a", ResumeCheck(accepted=True))
     checkpoint(run, 7, resume=True)
     newest = checkpoint(run, 14, resume=True)
     checkpoint(run, 21)  # the state that the run ended with
@@ -40,8 +41,8 @@ def test_the_newest_checkpoint_that_can_be_resumed_from_counts(tmp_path: Path):
 
 
 def test_a_refusal_has_its_line(tmp_path: Path):
-    told = {"accepted": False, "reason": "log is a file", "file": "train.py", "line": 12, "own": 3}
-    found = resumable(run_with(tmp_path / "a", told))
+    check = ResumeCheck(accepted=False, reason="log is a file", file="train.py", line=12, own=3)
+    found = resumable(run_with(tmp_path / "a", check))
     assert not found.accepted and found.why == "log is a file, at train.py:12" and found.own == 3
 
 

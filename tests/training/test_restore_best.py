@@ -98,7 +98,7 @@ def test_it_is_done_where_no_snapshot_could_be_taken(tmp_path: Path) -> None:
     damaged = Damaged(tmp_path, 250, rollback={**OFTEN, "memory": 0.0})
     damaged.trainer.fit()
     ((_, back),) = damaged.rollbacks
-    assert back["to"] <= 250 and back["lr_factor"] == 0.5 and "validation" in back
+    assert back["to"] <= 250 and back["lr_factor"] == 0.5 and back["validation"] > 0
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_it_is_done_so_often_and_then_the_run_is_stopped(tmp_path: Path) -> None
     damaged = Damaged(tmp_path, *range(150, 480, 50), rollback={**OFTEN, "best": 1})
     with pytest.raises(Stopped, match=r"restore_best \+ lower_lr 1 time"):
         damaged.trainer.fit()
-    assert ["validation" in data for _, data in damaged.rollbacks[:3]] == [False, False, True]
+    assert [bool(data["validation"]) for _, data in damaged.rollbacks[:3]] == [False, False, True]
 
 
 @pytest.mark.slow
@@ -117,4 +117,4 @@ def test_without_a_validation_it_ends_as_it_did(tmp_path: Path) -> None:
     )
     with pytest.raises(Stopped, match="the budget of OPT003 is spent: rollback"):
         damaged.trainer.fit()
-    assert not any("validation" in data for _, data in damaged.rollbacks)
+    assert not any(data["validation"] for _, data in damaged.rollbacks)

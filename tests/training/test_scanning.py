@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import math
 import os
 import signal
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import UsageError
+from holdfast.records.recovery import RunStopped
+from holdfast.records.trainer import TrainingEnded, Validated
 from holdfast.training import scanning
 from holdfast.training.scan_table import read_row
 from holdfast.training.scanning import (
@@ -54,15 +57,20 @@ def test_a_key_that_stands_twice_is_refused():
         axes_of(["lr=1", "lr=2"])
 
 
-def ended(make_event: Any, step: int, **data: Any) -> Any:
-    return make_event("training_ended", 0, step, seconds=2.5, why="enough", **data)
+def ended(make_event: Any, step: int, *, interrupted: bool = False) -> Any:
+    end = TrainingEnded(why="enough", interrupted=interrupted, seconds=2.5)
+    return make_event(end.kind, 0, step, **end.to_dict())
+
+
+def validated(make_event: Any, step: int, **values: float) -> Any:
+    return make_event(Validated.kind, 0, step, **Validated(values=values).to_dict())
 
 
 def test_a_row_of_the_table(make_run, make_rows, make_event, record_lane):
     events = [
-        make_event("validation", 0, 10, loss=3.0, accuracy=0.1),
-        make_event("validation", 0, 20, loss=2.0, accuracy=0.3),
-        make_event("validation", 0, 30, loss="NaN", accuracy=0.2),
+        validated(make_event, 10, loss=3.0, accuracy=0.1),
+        validated(make_event, 20, loss=2.0, accuracy=0.3),
+        validated(make_event, 30, loss=math.nan, accuracy=0.2),
         ended(make_event, 30, interrupted=True),
     ]
     run = make_run(make_rows(30, skipped={4: 1, 9: 1}), events=events)
@@ -80,15 +88,16 @@ def test_how_a_run_ended(make_run, make_event, tmp_path):
     assert read_row(make_run(name="a", exit_code=1).path, "loss", "min").why.endswith("code 1)")
     killed = make_run(name="b", finished=False, end=False)
     assert read_row(killed.path, "loss", "min").state == "interrupted"
-    stop = [make_event("stop", 0, 3, why="a budget is spent")]
-    stopped = read_row(make_run(name="c", exit_code=1, events=stop).path, "loss", "min")
+    stop = RunStopped(code="OPT001", why="a budget is spent")
+    events = [make_event(stop.kind, 0, 3, **stop.to_dict())]
+    stopped = read_row(make_run(name="c", exit_code=1, events=events).path, "loss", "min")
     assert (stopped.state, stopped.why) == ("stopped", "stopped by holdfast: a budget is spent")
 
 
 def test_the_table_is_sorted_and_a_later_call_adds_to_it(scan, make_run, make_event):
     scan.claim()
     for one, loss in zip(scan.combinations, (2.0, 1.0), strict=True):
-        events = [make_event("validation", 0, 10, loss=loss), ended(make_event, 20)]
+        events = [validated(make_event, 10, loss=loss), ended(make_event, 20)]
         make_run(name=one.name, events=events)
     wider = combinations_of({**AXES, "train.optimizer.lr": ["1e-2"]})
     Scan(folder=scan.folder, recipe="mine", combinations=wider).claim()

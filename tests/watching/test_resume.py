@@ -202,7 +202,7 @@ def test_a_poisoned_state_is_not_written_and_the_last_good_one_stays(tmp_path: P
     bad = loop.train(stop=4).path
     loop.abandon()
     assert bad != good and not bad.exists() and good.exists()
-    failed = [event["failed"] for event in loop.events("checkpoint") if "failed" in event]
+    failed = [event["failed"] for event in loop.events("checkpoint") if event["failed"]]
     assert len(failed) == 1 and "model.0.weight" in failed[0]
     again = Loop(tmp_path / "run", resume=True)
     assert all(torch.isfinite(p).all() for p in again.net.parameters())

@@ -26,13 +26,14 @@ from holdfast.checkpoint.store import FOLDER, CheckpointStore, Entry
 from holdfast.checkpoint.tree import flatten
 from holdfast.checkpoint.writer import BackgroundWriter, Together
 from holdfast.config import CheckpointSettings
+from holdfast.records.resuming import CheckpointResult
 from holdfast.shards import is_sharded
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.sharded.agreement import Ranks
     from holdfast.checkpoint.sharded.saving import Share
 
-Record = Callable[[str, int, dict[str, Any]], object]
+Record = Callable[[int, CheckpointResult], object]
 
 # How long the end of a run waits for a checkpoint that is being written.
 LAST_WAIT = 120.0
@@ -44,7 +45,7 @@ class Saver:
     Args:
         settings: how often, where, and how many are kept.
         run_folder: the folder of the run, None while there is none.
-        record: takes ``checkpoint`` events.
+        record: takes the step of a checkpoint, and what became of it.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Saver:
         self._time = time.monotonic()
         self._writer: BackgroundWriter | None = None
         self._ranks: Ranks | None = None
-        self._news: deque[tuple[str, int, dict[str, Any]]] = deque()
+        self._news: deque[tuple[int, CheckpointResult]] = deque()
 
     @property
     def next_step(self) -> float:

@@ -26,6 +26,7 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.tree import paths
 from holdfast.config import CheckpointSettings
 from holdfast.errors import CheckpointError
+from holdfast.records.resuming import CheckpointResult
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.sharded.agreement import Save
@@ -75,16 +76,15 @@ class _Job:
 class BackgroundWriter:
     """Writes the states it is given to a store, and keeps the store within its bounds.
 
-    ``tell("checkpoint", step, data)`` is called for each, with ``kind`` in the data and
-    ``file``, ``bytes``, ``seconds`` and ``good``, or ``failed`` with the reason. Of a save of all
-    ranks only the one that writes the index has a ``file`` to tell.
+    ``tell(step, result)`` is called for each. Of a save of all ranks only the one that writes the
+    index has a ``file`` to tell.
     """
 
     def __init__(
         self,
         store: CheckpointStore,
         settings: CheckpointSettings,
-        tell: Callable[[str, int, dict[str, Any]], object],
+        tell: Callable[[int, CheckpointResult], object],
     ) -> None:
         self.store = store
         self._settings = settings
@@ -181,7 +181,7 @@ class BackgroundWriter:
         """Say that a state is not written, also to ranks that count on it."""
         if job.together is not None:
             job.together.save.fail(why)
-        self._tell(job, failed=why)
+        self._tell(job.step, CheckpointResult(why=job.kind, failed=why))
 
     def _start(self) -> bool:
         """See that there is a thread; False where python starts none any more, at its exit."""
@@ -225,7 +225,8 @@ class BackgroundWriter:
                 kept.last, kept.best, kept.metric, kept.mode, rank=job.rank, sure=[path]
             )
         except Exception as error:
-            self._tell(job, failed=f"older ones are still there: {_told(error)}")
+            failed = f"older ones are still there: {_told(error)}"
+            self._tell(job.step, CheckpointResult(why=job.kind, failed=failed))
 
     def _save(self, job: _Job) -> Path:
         began = time.perf_counter()
@@ -241,14 +242,12 @@ class BackgroundWriter:
         meta = {**job.meta, "kind": job.kind}
         written = self._written(job, meta)
         seconds = round(time.perf_counter() - began, 4)
+        result = CheckpointResult(why=job.kind, bytes=written.bytes, seconds=seconds)
         if job.together is not None and job.rank:
-            self._tell(job, part=job.rank, bytes=written.bytes, seconds=seconds)
+            self._tell(job.step, result.replace(part=job.rank))
             return written.path
-        good = bool(written.record["good"])
-        resume = {"resume": True} if job.meta.get("resume") else {}
-        self._tell(
-            job, file=str(written.path), bytes=written.bytes, seconds=seconds, good=good, **resume
-        )
+        good, resume = bool(written.record["good"]), bool(job.meta.get("resume"))
+        self._tell(job.step, result.replace(file=str(written.path), good=good, resume=resume))
         return written.path
 
     def _written(self, job: _Job, meta: Mapping[str, Any]) -> Written:
@@ -261,8 +260,8 @@ class BackgroundWriter:
         share = Share(job.skeleton, job.tensors, job.together.places)
         return save_share(share, job.together.save, self.store.folder, meta)
 
-    def _tell(self, job: _Job, **data: Any) -> None:
-        _quietly(lambda: self._tell_raw("checkpoint", job.step, {"kind": job.kind, **data}))
+    def _tell(self, step: int, result: CheckpointResult) -> None:
+        _quietly(lambda: self._tell_raw(step, result))
 
 
 def _told(error: Exception) -> str:

@@ -9,22 +9,22 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from ..records.resuming import OutputOpened
 from ..run import LaneReader, Run
-from ..run.script_files import OUTPUT
 
 
 def name_logs(run: Run, say: Callable[[str], object]) -> None:
     """Say which files hold rows of a run that was killed."""
-    first: dict[str, Mapping[str, Any]] = {}
+    first: dict[str, int] = {}
     for lane in run.lanes():
         for event in LaneReader(run, lane).events():
-            if event.kind == OUTPUT and event.data.get("appends"):
-                first.setdefault(str(event.data.get("file")), event.data)
-    for path, about in first.items():
-        with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+            opened = OutputOpened.of(event)
+            if opened is not None and opened.appends:
+                first.setdefault(opened.file, opened.bytes)
+    for path, size in first.items():
+        with contextlib.suppress(OSError, ValueError):
             now = os.lstat(path)
-            if stat.S_ISREG(now.st_mode) and now.st_size > int(about["bytes"]):
+            if stat.S_ISREG(now.st_mode) and now.st_size > size:
                 say(f"holdfast: {path} holds rows of {run.path}, which may come a second time")

@@ -7,66 +7,82 @@ that row, once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..records import Kind
+from ..records.recovery import RolledBack, RunStopped
 from ..types import Event, Finding, Severity
 from ._window import HISTORY, Mask, Window, optimizer
 from .base import Detector
 
+K = TypeVar("K", bound=Kind)
 
-def rows_with_event(window: Window, kinds: Sequence[str]) -> Mask:
+
+def _any(record: object) -> bool:
+    return True
+
+
+def rows_with_event(window: Window, kinds: Sequence[type[Kind]]) -> Mask:
     """Which of the new rows may have an event of these kinds."""
+    words = {kind.kind for kind in kinds}
     marked = np.zeros(len(window), dtype=np.bool_)
     for event in window.events:
-        if event.kind in kinds:
+        if event.kind in words:
             marked[_since(window, event)[:1]] = True
     return marked[len(window) - window.fresh :]
 
 
-def event_at(window: Window, kind: str, **data: Any) -> Event | None:
-    """The event of this kind, and with these data, that belongs to the judged row."""
-    for event in _events(window, kind):
+def event_at(
+    window: Window, kind: type[K], which: Callable[[K], bool] = _any
+) -> tuple[int, K] | None:
+    """The record of this kind that belongs to the judged row, and its step; None without one.
+
+    Args:
+        window: the judged row and those before it.
+        kind: of the event.
+        which: whether it is one of those that are looked for.
+    """
+    for event, record in _records(window, kind):
         rows = _since(window, event)
         # Where earlier rows are no longer held, the first one may be any.
         forgotten = len(window) >= HISTORY and rows[0] == 0
-        known = all(event.data.get(name) == value for name, value in data.items())
-        if known and rows[0] == len(window) - 1 and not forgotten:
-            return event
+        if which(record) and rows[0] == len(window) - 1 and not forgotten:
+            return event.step, record
     return None
 
 
-def latest(window: Window, kind: str, **data: Any) -> int:
-    """The step of the last event of this kind, and with these data; -1 where there was none."""
-    known = (
-        event.step
-        for event in _events(window, kind)
-        if all(event.data.get(name) == value for name, value in data.items())
-    )
+def latest(window: Window, kind: type[K], which: Callable[[K], bool] = _any) -> int:
+    """The step of the last event of this kind; -1 where there was none."""
+    known = (event.step for event, record in _records(window, kind) if which(record))
     return max(known, default=-1)
 
 
-def happened(window: Window, kind: str, start: int, stop: int | None = None, **data: Any) -> bool:
+def happened(
+    window: Window,
+    kind: type[K],
+    start: int,
+    stop: int | None = None,
+    which: Callable[[K], bool] = _any,
+) -> bool:
     """Whether there was such an event from step ``start`` on, before step ``stop`` if given."""
     end = window.step + 1 if stop is None else stop
     return any(
-        start <= event.step < end
-        and all(event.data.get(name) == value for name, value in data.items())
-        for event in _events(window, kind)
+        start <= event.step < end and which(record) for event, record in _records(window, kind)
     )
 
 
 def rolled_back(
-    detector: Detector, window: Window, event: Event, story: str, advice: str, **evidence: Any
+    detector: Detector, window: Window, done: RolledBack, story: str, advice: str, **evidence: Any
 ) -> Finding:
     """The finding of a rollback; ``story`` says what the loss did."""
-    steps, to = f"{number(event, 'steps'):.0f} steps", f"step {number(event, 'to'):.0f}"
+    steps, to = f"{done.steps} steps", f"step {done.to}"
     what = f"rolled back {steps} to {to}"
-    if "validation" in event.data:
+    if done.validation is not None:
         what = f"went back {steps} to the best state by validation, that of {to}"
     finding = detector.finding(
         window,
@@ -76,25 +92,29 @@ def rolled_back(
         evidence={
             "key": "rollback",
             **evidence,
-            "tried": number(event, "tried"),
-            "rolled_back": number(event, "steps"),
-            "to": number(event, "to"),
-            "lr_factor": number(event, "lr_factor"),
-            "left": number(event, "left"),
+            "tried": finite(done.tried),
+            "rolled_back": float(done.steps),
+            "to": float(done.to),
+            "lr_factor": done.lr_factor,
+            "left": math.nan if done.left is None else float(done.left),
         },
     )
     return replace(finding, action="rollback")
 
 
-def nonfinite(event: Event) -> bool:
+def finite(value: float) -> float:
+    """A number of an event; NaN where it is infinite: as evidence that says as little."""
+    return value if math.isfinite(value) else math.nan
+
+
+def nonfinite(done: RolledBack) -> bool:
     """Whether a rollback was made because of NaN or infinity, not of a loss that rose."""
-    loss = number(event, "loss")
-    return event.data.get("why") == "weights" or not math.isfinite(loss)
+    return done.why == "weights" or not math.isfinite(done.loss)
 
 
-def nonfinite_story(event: Event, start: int) -> tuple[str, str]:
+def nonfinite_story(done: RolledBack, start: int) -> tuple[str, str]:
     """What such a rollback says, and its advice."""
-    what = "weights were" if event.data.get("why") == "weights" else "loss or gradients were"
+    what = "weights were" if done.why == "weights" else "loss or gradients were"
     return (
         f": {what} not finite from step {start} on",
         "repair what makes them so: the finding about NaN or inf at that step names its line where "
@@ -104,11 +124,12 @@ def nonfinite_story(event: Event, start: int) -> tuple[str, str]:
 
 def stopped(detector: Detector, window: Window, advice: str) -> Finding | None:
     """The finding of the judged row if the run was stopped there because of this detector."""
-    stop = event_at(window, "stop", code=detector.code)
-    if stop is None:
+    found = event_at(window, RunStopped, lambda stop: stop.code == detector.code)
+    if found is None:
         return None
-    why = str(stop.data.get("why") or "the budget is spent")
-    kept = stop.data.get("checkpoint") or "the last good checkpoint"
+    _, stop = found
+    why = stop.why or "the budget is spent"
+    kept = stop.checkpoint or "the last good checkpoint"
     loss, usual = window.value("loss"), window.value("loss_usual")
     finding = detector.finding(
         window,
@@ -122,7 +143,17 @@ def stopped(detector: Detector, window: Window, advice: str) -> Finding | None:
 
 def not_comparable(window: Window) -> str:
     """Why losses cannot be compared at the judged row; empty where they can."""
-    said = next(iter(_events(window, "comparable")), None)
+    mine = (None, window.opt)
+    said = next(
+        (
+            event
+            for event in reversed(window.events)
+            if event.kind == "comparable"
+            and event.step <= window.step
+            and event.data.get("opt") in mine
+        ),
+        None,
+    )
     return "" if said is None else str(said.data.get("why") or "")
 
 
@@ -132,14 +163,18 @@ def number(event: Event, name: str) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-def _events(window: Window, kind: str) -> list[Event]:
+def _records(window: Window, kind: type[K]) -> Iterator[tuple[Event, K]]:
     """Events up to the judged row, of its optimizer or of all; the latest first."""
     mine = (None, window.opt)
-    return [
-        event
-        for event in reversed(window.events)
-        if event.kind == kind and event.step <= window.step and event.data.get("opt") in mine
-    ]
+    for event in reversed(window.events):
+        record = kind.of(event)
+        if record is not None and event.step <= window.step and _opt(record) in mine:
+            yield event, record
+
+
+def _opt(record: Kind) -> int | None:
+    """The optimizer that a record is about; None for one about all of them."""
+    return getattr(record, "opt", None)
 
 
 def _since(window: Window, event: Event) -> NDArray[np.intp]:

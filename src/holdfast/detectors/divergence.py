@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..records.recovery import NewLossLevel, NewTask, RolledBack, RunStopped, TrialResult
 from ..suspicion import NORM_GROWTH, wandered
-from ..types import Event, Finding, Severity
+from ..types import Finding, Severity
 from ._events import (
     event_at,
+    finite,
     happened,
     latest,
     nonfinite,
     nonfinite_story,
     not_comparable,
-    number,
     rolled_back,
     rows_with_event,
     stopped,
@@ -108,33 +109,31 @@ class Divergence(Detector):
         with np.errstate(over="ignore"):
             grown &= norms >= NORM_GROWTH * np.fmin.reduce(norms, initial=np.inf)
         regular &= grown[len(window) - window.fresh :]
-        return regular | rows_with_event(window, ("rollback", "stop"))
+        return regular | rows_with_event(window, (RolledBack, RunStopped))
 
     def check(self, window: Window) -> Finding | None:
         """Report a rollback that did not help, else look for growth."""
-        undone = event_at(window, "rollback", code=self.code)
+        undone = event_at(window, RolledBack, lambda done: done.code == self.code)
         if undone is not None:
-            return self._rolled_back(window, undone)
+            return self._rolled_back(window, *undone)
         stop = stopped(self, window, _advice(window))
         if stop is not None:
             return stop
         regular = window.step % self.options.every == self.options.every - 1
         return self._grown(window) if regular else None
 
-    def _rolled_back(self, window: Window, event: Event) -> Finding:
-        loss, usual, factor = (number(event, name) for name in ("loss", "usual", "lr_factor"))
+    def _rolled_back(self, window: Window, step: int, done: RolledBack) -> Finding:
+        loss, usual, factor = done.loss, finite(done.usual), done.lr_factor
         lowered = f", learning rate times {factor:.3g}" if factor < 1 else ""
-        again = happened(window, "rollback", event.step - self.options.again, event.step)
+        again = happened(window, RolledBack, step - self.options.again, step)
         how = "again after a rollback" if again else "over many steps"
         story = f": loss {usual:.4g} -> {loss:.4g} {how}", _advice(window, lowered=factor)
-        if nonfinite(event):
-            first = number(event, "first")
-            start = window.step if math.isnan(first) else int(first)
-            story = nonfinite_story(event, start)
+        if nonfinite(done):
+            story = nonfinite_story(done, window.step if done.first is None else done.first)
         return rolled_back(
             self,
             window,
-            event,
+            done,
             lowered + story[0],
             story[1],
             how="again" if again else "trend",
@@ -150,9 +149,9 @@ class Divergence(Detector):
         # older weights were tried and have the same loss, the data has changed. A loss that jumped
         # and stayed is a new level, from which the training process measures growth as well.
         began = max(
-            latest(window, "new_task"),
-            latest(window, "trial", verdict="data"),
-            latest(window, "level"),
+            latest(window, NewTask),
+            latest(window, TrialResult, lambda trial: trial.verdict == "data"),
+            latest(window, NewLossLevel),
         )
         same_task = window.rows["step"][mine] > began
         known = np.isfinite(usual) & np.isfinite(norms) & same_task

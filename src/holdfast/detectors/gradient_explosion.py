@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ..records.recovery import RolledBack
 from ..types import Finding, Severity
 from ._events import happened
 from ._outliers import (
@@ -109,7 +110,7 @@ class GradientExplosion(Detector):
         if high is None or not high.back or high.applied >= self.options.applied:
             return None
         culprits = high.rows[far(window.rows[high.rows], NORM)]
-        if not culprits.size or happened(window, "rollback", _step(window, high.rows[0])):
+        if not culprits.size or happened(window, RolledBack, _step(window, high.rows[0])):
             return None
         return self._batch(window, high, culprits.tolist())
 

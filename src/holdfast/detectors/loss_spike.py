@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..types import Event, Finding, Severity
+from ..records.recovery import NewLossLevel, OnlyObserved, RolledBack, RunStopped, TrialResult
+from ..types import Finding, Severity
 from ._events import (
     event_at,
+    finite,
     happened,
-    number,
     rolled_back,
     rows_with_event,
     stopped,
@@ -109,26 +110,26 @@ class LossSpike(Detector):
 
     def suspects(self, window: Window) -> Mask:
         """Rows that end a spike, and those that came with an event."""
-        kinds = ("rollback", "observed", "trial", "level", "stop")
+        kinds = (RolledBack, OnlyObserved, TrialResult, NewLossLevel, RunStopped)
         return ends_spike(window) | rows_with_event(window, kinds)
 
     def check(self, window: Window) -> Finding | None:
         """Report a rollback, a rise that was only observed, a new level, or a spike's end."""
-        undone = event_at(window, "rollback", code=self.code)
+        undone = event_at(window, RolledBack, lambda done: done.code == self.code)
         if undone is not None:
-            return self._rolled_back(window, undone)
-        seen = event_at(window, "observed", code=self.code)
+            return self._rolled_back(window, undone[1])
+        seen = event_at(window, OnlyObserved, lambda seen: seen.code == self.code)
         if seen is not None:
-            return self._observed(window, seen)
+            return self._observed(window, seen[1])
         level = _new_level(window)
         if level is not None:
             return self._level(window, *level)
         stop = stopped(self, window, f"lower the learning rate{rate(window)}")
         return stop if stop is not None else self._over(window)
 
-    def _rolled_back(self, window: Window, event: Event) -> Finding:
-        loss, usual, first = (number(event, name) for name in ("loss", "usual", "first"))
-        start = window.step if math.isnan(first) else int(first)
+    def _rolled_back(self, window: Window, done: RolledBack) -> Finding:
+        loss, usual = finite(done.loss), finite(done.usual)
+        start = window.step if done.first is None else done.first
         story = (
             f": loss {usual:.4g} -> {loss:.4g} since step {start}, and the old weights do better"
         )
@@ -136,7 +137,7 @@ class LossSpike(Detector):
             f"{rate_advice(window, start)}; clip with --clip-adaptive, or repair the batches "
             f"before step {start}; --on OPT001=observe if the jump is intended"
         )
-        if event.data.get("why") == "nonfinite":
+        if done.why == "nonfinite":
             # The old weights were finite on one batch, which may be the luck of that batch.
             story = f": skipped in a row since step {start} for values that are not finite"
             advice = (
@@ -146,23 +147,22 @@ class LossSpike(Detector):
         return rolled_back(
             self,
             window,
-            event,
+            done,
             story,
             advice,
             spike_start=start,
             peak=loss,
             usual=usual,
-            moments_reset=bool(event.data.get("moments_reset")),
+            moments_reset=done.moments_reset,
         )
 
-    def _observed(self, window: Window, event: Event) -> Finding:
-        loss, usual, first = (number(event, name) for name in ("loss", "usual", "first"))
-        start = window.step if math.isnan(first) else int(first)
+    def _observed(self, window: Window, seen: OnlyObserved) -> Finding:
+        loss, usual, start = finite(seen.loss), finite(seen.usual), seen.first
         beyond = loss > self.options.beyond * _largest_before(window, start)
         return self.finding(
             window,
             f"the loss is far above its baseline since step {start}: {usual:.4g} -> {loss:.4g}; "
-            f"nothing was done, because {event.data.get('why') or 'losses cannot be compared'}",
+            f"nothing was done, because {seen.why or 'losses cannot be compared'}",
             "nothing if losses of this loop move like that when it learns; "
             f"--on {self.code}=rollback lets holdfast try the weights from before",
             severity=Severity.WARNING if beyond else Severity.INFO,
@@ -184,7 +184,7 @@ class LossSpike(Detector):
         if high is None or high.applied < self.options.rows or not high.back:
             return None
         start = _step(window, int(high.rows[0]))
-        if happened(window, "rollback", start) or happened(window, "observed", start):
+        if happened(window, RolledBack, start) or happened(window, OnlyObserved, start):
             return None
         return self.finding(
             window,
@@ -205,24 +205,31 @@ class LossSpike(Detector):
 
 def _new_level(window: Window) -> tuple[float, float, str] | None:
     """The loss before and after, where the guard says that it has a new level."""
-    trial = event_at(window, "trial", verdict="data")
+    tried = event_at(window, TrialResult, _of_data)
     # Of NaN there is no level, and one that fell is no spike.
-    if trial is not None and _rose(trial, "usual", "loss") and _rose(trial, "usual", "tried"):
-        why = f"the weights from before have {number(trial, 'tried'):.4g} there too"
-        return number(trial, "usual"), number(trial, "loss"), why
-    level = event_at(window, "level")
+    if tried is not None:
+        _, trial = tried
+        if _rose(trial.usual, trial.loss) and _rose(trial.usual, trial.tried):
+            why = f"the weights from before have {trial.tried:.4g} there too"
+            return trial.usual, trial.loss, why
+    found = event_at(window, NewLossLevel)
     # The result of a trial has been reported already.
-    if level is None or not _rose(level, "before", "after"):
+    if found is None:
         return None
-    if happened(window, "trial", level.step, verdict="data"):
+    step, level = found
+    if not _rose(level.before, level.after) or happened(window, TrialResult, step, which=_of_data):
         return None
-    if happened(window, "observed", level.step - _TOLD):
+    if happened(window, OnlyObserved, step - _TOLD):
         return None
-    return number(level, "before"), number(level, "after"), "it stayed there"
+    return level.before, level.after, "it stayed there"
 
 
-def _rose(event: Event, before: str, after: str) -> bool:
-    return -math.inf < number(event, before) < number(event, after) < math.inf
+def _of_data(trial: TrialResult) -> bool:
+    return trial.verdict == "data"
+
+
+def _rose(before: float, after: float) -> bool:
+    return -math.inf < before < after < math.inf
 
 
 def _largest_before(window: Window, start: int) -> float:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..records.recovery import LastStateResult, RunStopped
 from ..types import Finding, Severity
 from ._ranks import Lane, RankDetector, named
 from .peers import peer_is_gone, peer_is_late
@@ -65,7 +66,7 @@ class RankLost(RankDetector):
     def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
         """The rank that was gone first."""
         gone = [lane for lane in lanes if lane.events_of("died") and not lane.events_of("end")]
-        if not gone or any(lane.events_of("stop") for lane in lanes):
+        if not gone or any(lane.events_of(RunStopped.kind) for lane in lanes):
             return
         # Somebody asked the run to end; a launcher asks only after it has lost a rank.
         asked = min((e.time for lane in lanes for e in lane.events_of("signal")), default=math.inf)
@@ -75,7 +76,7 @@ class RankLost(RankDetector):
         if min(map(_ended, gone)) > min(asked, *hangs, math.inf):
             return
         # One that still saved its state or raised was alive when it lost the other.
-        lost = [lane for lane in gone if not lane.events_of("exception", "last_state")]
+        lost = [lane for lane in gone if not lane.events_of("exception", LastStateResult.kind)]
         if len(lost) > 1:
             # A launcher may end a rank before it has raised. Where all are gone and none was the
             # first, nobody is to blame.

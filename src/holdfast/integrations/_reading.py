@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -10,6 +11,17 @@ import numpy as np
 
 from ..config import yaml_values
 from ..errors import HoldfastError
+from ..records.recovery import SnapshotTotals
+from ..records.resuming import CheckpointResult, Resumed
+from ..records.trainer import (
+    EpochEnded,
+    GradientNormTotals,
+    OutOfBand,
+    SettingsChanged,
+    TrainerSetup,
+    TrainingNumbers,
+    Validated,
+)
 from ..redaction import redact_command, redact_text
 from ..report.rescue_words import rescue_of
 from ..run import Rows, Run
@@ -22,12 +34,9 @@ SETTINGS_FILE = "train.yaml"
 _PERFORMANCE = ("throughput_", "memory_", "gpu_", "step_time", "effective_batch_size")
 # The rows have these for every step, the event only for every fiftieth.
 _IN_ROWS = {"loss", "grad_norm", "learning_rate", "step_time", "skipped_steps", "memory_used_gb"}
-_NORMS = {"grad_norm_max": "grad_norm_max", "p50": "grad_norm_p50", "p99": "grad_norm_p99"}
-# Of the event of an epoch, those that nothing else has.
-_OF_EPOCH = ("epoch_seconds", "data_wait_fraction", "memory_peak_gb", "process_rss_gb")
 _GIGABYTE = 1e9
 # Done in every run, however healthy.
-_ROUTINE = {"checkpoint", "snapshots"}
+_ROUTINE = {CheckpointResult.kind, SnapshotTotals.kind}
 _LONGEST = 500
 
 
@@ -89,33 +98,44 @@ class Windows:
 
 def points_of(event: Event) -> Iterator[Point]:
     """The numbers that an event holds."""
-    data = event.data
-    if event.kind == "numbers":
-        values = {_named(name): value for name, value in data.items() if name not in _IN_ROWS}
-    elif event.kind == "validation":
-        values = {f"val/{name}": value for name, value in data.items() if name != "best"}
-    elif event.kind == "epoch":
-        values = {f"perf/{name}": data[name] for name in _OF_EPOCH if name in data}
-    elif event.kind == "gradient_norms" and "epoch" in data:
-        values = {f"train/{new}": data[name] for name, new in _NORMS.items() if name in data}
-    else:
-        return
-    numbers = {name: _number(value) for name, value in values.items()}
-    known = {name: number for name, number in numbers.items() if number is not None}
+    known = {name: value for name, value in _numbers_of(event).items() if value is not None}
     if known:
         yield Point(step=event.step, time=event.time, values=known)
+
+
+def _numbers_of(event: Event) -> Mapping[str, float | None]:
+    if (noted := TrainingNumbers.of(event)) is not None:
+        return {_named(name): noted.values[name] for name in noted.values if name not in _IN_ROWS}
+    if (validated := Validated.of(event)) is not None:
+        return {f"val/{name}": value for name, value in validated.values.items()}
+    if (epoch := EpochEnded.of(event)) is not None:
+        # Those that nothing else has.
+        return {
+            "perf/epoch_seconds": epoch.epoch_seconds,
+            "perf/data_wait_fraction": epoch.data_wait_fraction,
+            "perf/memory_peak_gb": epoch.memory_peak_gb,
+            "perf/process_rss_gb": epoch.process_rss_gb,
+        }
+    norms = GradientNormTotals.of(event)
+    if norms is None or norms.epoch is None:
+        return {}
+    return {
+        "train/grad_norm_max": norms.grad_norm_max,
+        "train/grad_norm_p50": norms.p50,
+        "train/grad_norm_p99": norms.p99,
+    }
 
 
 def note_of(event: Event) -> Note | None:
     """What an event tells in a sentence; None for most."""
     data = event.data
-    if event.kind == "health":
-        text = f"{data.get('number')} {data.get('value')} is {data.get('state')}"
-        return _note(event, "health", f"{text} ({data.get('band', '')})")
-    if event.kind == "resume":
+    if (found := OutOfBand.of(event)) is not None:
+        text = f"{found.number} {json.dumps(found.value)} is {found.state} ({found.band})"
+        return _note(event, "health", text)
+    if event.kind == Resumed.kind:
         return _note(event, "resume", f"resumed at step {event.step}")
-    if event.kind == "settings_changed":
-        return _note(event, "settings", ", ".join(map(str, data.get("changes", ()))))
+    if (changed := SettingsChanged.of(event)) is not None:
+        return _note(event, "settings", ", ".join(changed.changes))
     if event.kind == "exception":
         return _note(event, "exception", f"{data.get('type', '')}: {data.get('message', '')}")
     rescue = None if event.kind in _ROUTINE else rescue_of(event)
@@ -137,8 +157,9 @@ def about_run(
     """What is known of a run once it has begun."""
     meta = run.meta
     params = dict(flat(_settings(run)))
-    start, setup = _first(events, "start"), _first(events, "setup")
-    resumed = next((event for event in events if event.kind == "resume"), None)
+    start = _first(events, "start")
+    setup = next(filter(None, map(TrainerSetup.of, events)), None)
+    resumed = next((event for event in events if event.kind == Resumed.kind), None)
     params |= {
         "version.holdfast": str(meta.get("holdfast", "")),
         "version.python": str(meta.get("python", "")),
@@ -147,7 +168,8 @@ def about_run(
         "world_size": str(start.get("world", 1)),
         "resumed": "no" if resumed is None else f"at step {resumed.step}",
     }
-    params |= {f"setup.{key}": str(value) for key, value in setup.items()}
+    chosen = {} if setup is None else setup.to_dict()
+    params |= {f"setup.{key}": str(value) for key, value in chosen.items() if value is not None}
     tags = {
         "holdfast.run": str(run.path.resolve()),
         "holdfast.script": str(meta.get("script", "")),
@@ -196,16 +218,6 @@ def _without_secrets(values: Mapping[str, str]) -> dict[str, str]:
 
 def _named(name: str) -> str:
     return f"{'perf' if name.startswith(_PERFORMANCE) else 'train'}/{name}"
-
-
-def _number(value: Any) -> float | None:
-    """A number, also one that JSON has only as a word (NaN); None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        return None
 
 
 def _note(event: Event, kind: str, text: str) -> Note:

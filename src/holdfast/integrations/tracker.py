@@ -17,6 +17,7 @@ from typing import Any
 
 from ..config import TrackSettings
 from ..errors import RunFolderError
+from ..records.trainer import EpochBegins, TrainingEnded
 from ..redaction import redact_text
 from ..report import summarize
 from ..run import (
@@ -147,10 +148,11 @@ class Tracker:
     def _ending(self) -> Ending:
         run = self._run = Run.open(self._run.path)
         summary = summarize(run)
-        told = [event for event in self._events() if event.kind == "training_ended"]
+        ends = ((event.time, TrainingEnded.of(event)) for event in self._events())
+        told = [(time, ended.why) for time, ended in ends if ended is not None]
         word, reason = summary.outcome, summary.ending.line
         if word == "finished" and told:
-            reason = str(max(told, key=lambda event: event.time).data.get("why", reason))
+            _, reason = max(told, key=lambda one: one[0])
         if word in ("running", "unfinished"):
             word, reason = "killed", "killed: the training process is gone and left no word"
         tags = {
@@ -203,9 +205,9 @@ class _Lane:
             self._windows.add(found.steps)
             self.last = float(found.steps["time"][-1])
         begins = [
-            (event.step, int(event.data["epoch"]))
+            (event.step, one.epoch)
             for event in found.events
-            if event.kind == "epoch_begins" and "epoch" in event.data
+            if (one := EpochBegins.of(event)) is not None
         ]
         windows = self._windows.take(partial=partial)
         points = [self._in_epoch(point, begins) for point in windows]

@@ -17,6 +17,7 @@ from ..detectors import Detector
 from ..detectors.judge import Judge, Key
 from ..errors import HoldfastError
 from ..policy import Policy
+from ..records.resuming import Resumed
 from ..report.ending import SIGNAL
 from ..report.live import Live, start_line
 from ..run import (
@@ -282,7 +283,7 @@ class Drain:
                     )
                 ]
             )
-        resumed = [event.step for event in taken.events if event.kind == "resume"]
+        resumed = [event.step for event in taken.events if event.kind == Resumed.kind]
         lane.resumed = max([lane.resumed, *resumed])
         changed = lane.judge.feed(taken.rows, taken.events, taken.batches)
         self._order(lane, changed)

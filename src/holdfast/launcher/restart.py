@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from ..config import Settings
 from ..errors import RunFolderError
+from ..records.recovery import RunStopped
 from ..report.restarts import RESTARTS, last_restart, restarts_of
 from ..run import LaneData, Run, read_run
 from ..run.batch_mark import batch_mark
@@ -119,7 +120,7 @@ class Restarts:
         times = self._settings.restart.times
         if outcome.asked or blow.error == "KeyboardInterrupt":
             return f"it was asked to end ({outcome.asked or 'Ctrl-C'})", answer
-        if any(event.kind == "stop" for event in events):
+        if any(event.kind == RunStopped.kind for event in events):
             return "the policy has stopped it", answer
         if blow.error in _CODE:
             return f"{blow.what} would happen again", answer

@@ -15,10 +15,22 @@ from typing import Any
 
 from holdfast.types import Event
 
-from . import crash, lines, memory, nonfinite, ranks, recovery, run, steps, times, trainer
+from . import (
+    crash,
+    lines,
+    memory,
+    nonfinite,
+    ranks,
+    recovery,
+    resuming,
+    run,
+    steps,
+    times,
+    trainer,
+)
 from .base import Kind, Record, RecordError
 
-THEMES = (crash, lines, memory, nonfinite, ranks, recovery, run, steps, times, trainer)
+THEMES = (crash, lines, memory, nonfinite, ranks, recovery, resuming, run, steps, times, trainer)
 
 KINDS: Mapping[str, type[Kind]] = {
     kind.kind: kind

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from ..checkpoint.saver import Saver
 from ..checkpoint.store import CheckpointStore
 from ..checkpoint.training_state import TrainingState
 from ..config import CheckpointSettings
+from ..records.resuming import CheckpointResult
 from ..resume.script import ScriptResume
 from .damage import Damage
 from .live_state import LiveState
@@ -50,11 +49,10 @@ class AutomaticCheckpoints:
         self.script = ScriptResume(training, self._state, why_not)
         """Makes them resumable."""
 
-    def _written(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
-        seconds = data.get("seconds")
-        if isinstance(seconds, float) and seconds > 0:
-            self.bytes_per_second = float(data.get("bytes", 0)) / seconds
-        self._training.record_at(kind, step, data)
+    def _written(self, step: int, result: CheckpointResult) -> None:
+        if result.seconds:
+            self.bytes_per_second = (result.bytes or 0) / result.seconds
+        self._training.record_at(result.kind, step, result.to_dict())
 
     @property
     def next_step(self) -> float:

@@ -10,12 +10,13 @@ from typing import Any
 
 from ..config import Settings
 from ..policy import Decision, Policy
+from ..records.recovery import RolledBack, TrialResult
 from ..suspicion import Suspicion
 from .live_snapshots import LiveSnapshots
 from .restoring import Restoring
 from .snapshots import Snapshot, Snapshots
 from .stopping import Ending, Stopping
-from .together import Together
+from .together import Together, suspicion_of
 from .training import Guarded, Training
 from .trial import Trial, clearly_better
 from .troubles import Troubles
@@ -118,7 +119,7 @@ class GoingBack:
         guard, target = self._guard(facts), self._snapshots.of(facts["to"])
         assert target is not None
         self._troubles.of(guard).tried = True
-        return self.begin(guard, _suspicion(facts), target, step, fed=fed, asked_by=asked_by)
+        return self.begin(guard, suspicion_of(facts), target, step, fed=fed, asked_by=asked_by)
 
     def judge(self, trial: Trial, tried: float) -> float:
         """The loss of the batch that old weights are tried on is known; with others, their mean."""
@@ -134,11 +135,19 @@ class GoingBack:
         trial.target.release()
         self._restoring.put_back(trial.kept.state(), everything=True)
         found = trial.suspicion
-        about = {"opt": trial.guard.index, "verdict": trial.verdict, "why": found.why}
-        if found.cause:
-            about["cause"] = found.cause.partition(" ")[0]
-        losses = {"loss": found.loss, "usual": found.usual, "tried": trial.tried}
-        self._training.record_at("trial", step, {**about, **losses, **trial.story()})
+        result = TrialResult(
+            opt=trial.guard.index,
+            verdict=trial.verdict,
+            why=found.why,
+            cause=found.cause.partition(" ")[0],
+            loss=found.loss,
+            usual=found.usual,
+            tried=math.nan if trial.tried is None else trial.tried,
+            before=trial.before,
+            replayed=trial.replayed,
+            asked_by=trial.asked_by,
+        )
+        self._training.record_at(result.kind, step, result.to_dict())
 
     def keep(self, trial: Trial, decision: Decision, tried: float, step: int) -> None:
         """The old weights are the better ones: stay with them."""
@@ -150,17 +159,18 @@ class GoingBack:
                 optimizer.state.clear()
         if tried > trial.suspicion.limit:
             trial.guard.outliers.learn_anew()  # older weights, an older level
-        data = {
-            "to": trial.target.step,
-            "steps": trial.undone,
-            "tried": tried,
-            **trial.story(),
-            "lr_factor": factor,
-            "moments_reset": reset,
-            "ms": trial.ms,
-            "left": decision.left,
-        }
-        self._went_back(trial.guard, trial.suspicion, step, data)
+        done = _rollback(trial.guard, trial.suspicion, trial.target.step, trial.undone)
+        done = done.replace(
+            tried=tried,
+            before=trial.before,
+            replayed=trial.replayed,
+            asked_by=trial.asked_by,
+            lr_factor=factor,
+            moments_reset=reset,
+            ms=trial.ms,
+            left=decision.left,
+        )
+        self._went_back(done, step)
 
     # ------------------------------------------------------------------ beyond the snapshots
 
@@ -178,7 +188,7 @@ class GoingBack:
     def to_best_together(self, facts: Mapping[str, Any], step: int) -> None:
         """The same on all ranks."""
         decision = self._policy.allow(facts["code"], step)
-        self.to_best_or_stop(self._guard(facts), _suspicion(facts), decision, step)
+        self.to_best_or_stop(self._guard(facts), suspicion_of(facts), decision, step)
 
     def to_best_for_loop(self, why: str, *, busy: bool) -> str:
         """The same as the loop asks for; why it was not done.
@@ -202,28 +212,35 @@ class GoingBack:
     ) -> bool:
         """Restore the best state by validation; False where there is none."""
         # The row of this step may have been written.
-        facts = self._restoring.put_back_best(
-            step + 1, lower=lower, agreed=lambda at: self._together.same(f"best/{step}", at)
+        best = self._restoring.put_back_best(
+            lower=lower, agreed=lambda at: self._together.same(f"best/{step}", at)
         )
-        if facts is None:
+        if best is None:
             return False
         guard.outliers.learn_anew()  # other weights, another level
-        self._went_back(guard, found, step + 1, {**facts, "left": left})
+        done = _rollback(guard, found, best.step, step + 1 - best.step)
+        done = done.replace(validation=best.value, lr_factor=best.lr_factor, ms=best.ms, left=left)
+        self._went_back(done, step + 1)
         return True
 
-    def _went_back(
-        self, guard: Guarded, found: Suspicion, step: int, data: Mapping[str, Any]
-    ) -> None:
-        self._snapshots.forget_after(int(data["to"]))
+    def _went_back(self, done: RolledBack, step: int) -> None:
+        self._snapshots.forget_after(done.to)
         self._troubles.over(step)
-        about = {"opt": guard.index, "code": found.code, "why": found.why, "first": found.first}
-        losses = {"loss": found.loss, "usual": found.usual}
-        self._training.record_at("rollback", step, {**about, **losses, **data})
+        self._training.record_at(done.kind, step, done.to_dict())
 
     def _guard(self, facts: Mapping[str, Any]) -> Guarded:
         return next(guard for _, guard in self._training.guards() if guard.index == facts["opt"])
 
 
-def _suspicion(facts: Mapping[str, Any]) -> Suspicion:
-    """What all ranks were asked to go back for."""
-    return Suspicion(**{name: facts[name] for name in Suspicion.__dataclass_fields__})
+def _rollback(guard: Guarded, found: Suspicion, to: int, steps: int) -> RolledBack:
+    """A rollback to a state so many steps ago, and what it was done for."""
+    return RolledBack(
+        opt=guard.index,
+        code=found.code,
+        why=found.why,
+        first=found.first,
+        loss=found.loss,
+        usual=found.usual,
+        to=to,
+        steps=steps,
+    )

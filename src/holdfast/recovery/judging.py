@@ -14,10 +14,20 @@ from typing import Any
 from ..policy import Policy
 from ..probes.baseline import NORM
 from ..probes.step_record import StepRecord
+from ..records.recovery import ClippingSwitched, LoweredRate, NewLossLevel, NewTask
 from ..suspicion import DamageWatch, Suspicion
 from .restoring import Restoring
 from .stopping import Ending
-from .together import BEST, CLIP, LOWER, OUTLIERS, ROLLBACK, Together, asked_for
+from .together import (
+    BEST,
+    CLIP,
+    LOWER,
+    OUTLIERS,
+    ROLLBACK,
+    Together,
+    asked_for,
+    only_observed,
+)
 from .training import Guarded, Training
 from .troubles import AGAIN, Troubles
 
@@ -100,11 +110,12 @@ class Judging:
         if not on:
             used = "such norms are frequent in this run"
             why = used if record.outlier else "norms are back at their baseline"
-        data = {"opt": guard.index, "on": on, "limit": record.row["norm_limit"], "why": why}
+        limit = record.row["norm_limit"]
+        switched = ClippingSwitched(opt=guard.index, on=on, limit=limit, why=why)
         if several:
-            self._together.ask(CLIP, data, hasty=on)
+            self._together.ask(CLIP, switched.to_dict(), hasty=on)
         else:
-            self._training.record_at("clipping", record.step, data)
+            self._training.record_at(switched.kind, record.step, switched.to_dict())
 
     def _ask(self, record: StepRecord) -> Ending | None:
         """A step was skipped: decide whether that may go on."""
@@ -134,10 +145,9 @@ class Judging:
         rule = self._policy.rule(found.code)
         if not rule.acts:
             return
-        about = {"opt": guard.index, "code": found.code, "first": found.first}
-        losses = {"loss": found.loss, "usual": found.usual}
-        refused = {"instead": list(rule.do), "why": self._training.comparability.why}
-        self._training.record_at("observed", found.step, {**about, **losses, **refused})
+        why, instead = self._training.comparability.why, tuple(rule.do)
+        observed = only_observed(found, guard.index, why, instead)
+        self._training.record_at(observed.kind, found.step, observed.to_dict())
 
     def _lower(self, guard: Guarded, record: StepRecord, several: bool) -> None:
         """Lower the learning rate after outlier norms; once for those close together."""
@@ -145,30 +155,37 @@ class Judging:
             return
         self.lowered = record.step
         norm, usual = record.row["grad_norm"], record.row["norm_usual"]
-        data = {"opt": guard.index, "norm": norm, "usual": usual}
+        facts = {"opt": guard.index, "norm": norm, "usual": usual}
         if several:
-            self._together.ask(LOWER, data)
+            self._together.ask(LOWER, facts)
         else:
-            self.lower_rates(data, record.step)
+            self.lower_rates(facts, record.step)
 
-    def lower_rates(self, data: Mapping[str, Any], step: int) -> None:
-        """Lower every learning rate, and record why."""
-        factor = self._restoring.lower_rates()
-        self._training.record_at("lowered_lr", step, {**data, "factor": factor})
+    def lower_rates(self, facts: Mapping[str, Any], step: int, asked_by: int | None = None) -> None:
+        """Lower every learning rate, and record why.
+
+        Args:
+            facts: optimizer, norm and its baseline where a norm was the reason.
+            step: of the event.
+            asked_by: the rank that asked for it, where several do so together.
+        """
+        why = {name: facts[name] for name in ("opt", "norm", "usual") if name in facts}
+        lowered = LoweredRate(factor=self._restoring.lower_rates(), asked_by=asked_by, **why)
+        self._training.record_at(lowered.kind, step, lowered.to_dict())
 
     def new_level(self, guard: Guarded, step: int, before: float, after: float) -> None:
         """The data has changed: the loss has another level from here on."""
         guard.outliers.learn_anew()
         self._troubles.of(guard).new_level()
-        data = {"opt": guard.index, "before": before, "after": after}
-        self._training.record_at("level", step, data)
+        level = NewLossLevel(opt=guard.index, before=before, after=after)
+        self._training.record_at(level.kind, step, level.to_dict())
 
     def new_task(self, step: int) -> None:
         """Something else is learned from here on: a jump of the loss is meant."""
         for _, guard in self._training.guards():
             guard.outliers.forget()
         self._troubles.watches.clear()
-        self._training.record_at("new_task", step, {})
+        self._training.record_at(NewTask.kind, step, NewTask().to_dict())
 
 
 def _cause(record: StepRecord) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from ..checkpoint.training_state import RNG
 from ..checkpoint.tree import flatten
 from ..config import CheckpointSettings
 from ..errors import CheckpointError
+from ..records.recovery import LastStateResult, SavingLastState
 from ..shards import is_sharded
 from .end_signals import Ending, EndSignals
 from .rollback import Recovery
@@ -77,7 +78,7 @@ class _Candidate:
 
     tree: Mapping[str, Any]
     step: int
-    source: str
+    source: Literal["live", "snapshot"]
 
 
 class LastState:
@@ -135,23 +136,23 @@ class LastState:
             return False
         self._saved_after = self._training.iteration
         parts = path.rglob("*") if path.is_dir() else [path]
-        told = {
-            "why": name,
-            "source": "live" if step == self._training.iteration else "snapshot",
-            "file": str(path),
-            "bytes": sum(part.stat().st_size for part in parts),
-            "seconds": round(time.monotonic() - began, 3),
-            "models": list(snapshot.tree["models"]),
-            "optimizers": len(snapshot.tree["optimizers"]),
-        }
-        self._record(step, told)
+        result = LastStateResult(
+            why=name,
+            source="live" if step == self._training.iteration else "snapshot",
+            file=str(path),
+            bytes=sum(part.stat().st_size for part in parts),
+            seconds=round(time.monotonic() - began, 3),
+            models=tuple(snapshot.tree["models"]),
+            optimizers=len(snapshot.tree["optimizers"]),
+        )
+        self._record(step, result)
         return True
 
     def not_saved(self, why: str, reason: str) -> None:
         """The process ends and its training thread does not answer."""
         if not self._done:
             self._saved_after = self._training.iteration
-            self._record(self._training.iteration, {"why": why, "failed": reason})
+            self._record(self._training.iteration, LastStateResult(why=why, failed=reason))
 
     def close(self) -> None:
         """Signals end the process at once again."""
@@ -175,7 +176,7 @@ class LastState:
             known = isinstance(error, CheckpointError)
             failed = text if known else f"{type(error).__name__}: {text}"
         if failed:
-            self._record(step, {"why": moment.why, "failed": failed})
+            self._record(step, LastStateResult(why=moment.why, failed=failed))
 
     def _save(self, moment: Moment) -> str:
         """Save the first state that is whole; the reason when there is none."""
@@ -184,8 +185,7 @@ class LastState:
             bad = self._recovery.checkpoints.damage.of(candidate.tree)
             if bad is None:
                 skeleton, tensors = flatten(candidate.tree)
-                told = {"why": moment.why, "source": candidate.source, "note": "; ".join(reasons)}
-                self._write(candidate, skeleton, tensors, told)
+                self._write(candidate, skeleton, tensors, moment.why, "; ".join(reasons))
                 return ""
             reasons.append(f"{bad} holds NaN or infinity after step {candidate.step}")
         return "; ".join(dict.fromkeys(reasons))
@@ -242,7 +242,7 @@ class LastState:
     # ------------------------------------------------------------------ writing
 
     def _write(
-        self, candidate: _Candidate, skeleton: Any, tensors: Sequence[Tensor], told: dict[str, Any]
+        self, candidate: _Candidate, skeleton: Any, tensors: Sequence[Tensor], why: str, note: str
     ) -> None:
         store = self._recovery.checkpoints.store()
         if store is None:
@@ -252,21 +252,24 @@ class LastState:
         rank, step = self._training.rank, candidate.step
         path = store.path(step + counted, rank)
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        told |= {
-            "models": list(candidate.tree["models"]),
-            "optimizers": len(candidate.tree["optimizers"]),
-            **({"counted": True} if counted else {}),
-        }
+        result = LastStateResult(
+            why=why,
+            source=candidate.source,
+            note=note,
+            models=tuple(candidate.tree["models"]),
+            optimizers=len(candidate.tree["optimizers"]),
+            counted=counted,
+        )
         there = entry_at(path)
         if there.good and float(there.record["time"]) >= self._began:
-            self._record(step, {**told, "file": str(there.path), "bytes": there.bytes})
+            self._record(step, result.replace(file=str(there.path), bytes=there.bytes))
             return
         store.open_for_writing(rank)
         _refuse_full_disk(store.folder, size)
         if size >= _LARGE:
             rate = self._recovery.checkpoints.bytes_per_second
-            expected = {"expected": round(size / rate, 1)} if rate else {}
-            self._training.record_at("saving_last_state", step, {"bytes": size, **expected})
+            saving = SavingLastState(bytes=size, expected=round(size / rate, 1) if rate else None)
+            self._training.record_at(saving.kind, step, saving.to_dict())
         meta = {
             "step": step + counted,
             "steps": step + 1,
@@ -277,11 +280,16 @@ class LastState:
             **store.whose,
         }
         written = save(path, skeleton, tensors, meta, compress=self._settings.compress)
-        told |= {"seconds": round(written.seconds, 3), "good": meta["good"]}
-        self._record(step, {**told, "file": str(written.path), "bytes": written.bytes})
+        result = result.replace(
+            file=str(written.path),
+            bytes=written.bytes,
+            seconds=round(written.seconds, 3),
+            good=self._recovery.calm,
+        )
+        self._record(step, result)
 
-    def _record(self, step: int, data: Mapping[str, Any]) -> None:
-        self._training.record_at("last_state", step, data)
+    def _record(self, step: int, result: LastStateResult) -> None:
+        self._training.record_at(result.kind, step, result.to_dict())
 
 
 def _has_weights(tree: Mapping[str, Any]) -> bool:

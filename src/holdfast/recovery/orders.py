@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+from ..records.recovery import ClippingSwitched, OrderedAction
 from .agreement import Agreed, Facts
 from .checkpoints import AutomaticCheckpoints
 from .judging import Judging
@@ -49,22 +50,22 @@ class Orders:
         """Take the action for a finding that became known after its step; the end, if it is one."""
         ending = None
         action, code = str(order.get("action")), str(order.get("code"))
-        data = {"action": action, "code": code, "found": order.get("found"), "done": True}
+        taken = OrderedAction(action=action, code=code, found=order.get("found"))
         if self._together.begin() and action in (LOWER, SAVE):
-            data["done"] = self._together.ask(action, {"kind": "asked"})
+            taken = taken.replace(done=self._together.ask(action, {"kind": "asked"}))
         elif action == "lower_lr":
             self._restoring.lower_rates()
         elif action == "checkpoint":
             self._taking.take(step)
             newest = self._snapshots.newest()
             path = self._checkpoints.save(newest, "asked") if newest is not None else None
-            data |= {"done": path is not None, "checkpoint": os.fspath(path or "")}
+            taken = taken.replace(done=path is not None, checkpoint=os.fspath(path or ""))
         elif action == "stop":
             why = str(order.get("why")) or f"the policy says stop on {code}"
             ending = Ending(code, why, step)
         else:
-            data |= {"done": False, "why": "this action cannot be taken later"}
-        self._training.record_at("action", step, data)
+            taken = taken.replace(done=False, why="this action cannot be taken later")
+        self._training.record_at(taken.kind, step, taken.to_dict())
         return ending
 
     def agreed(
@@ -88,14 +89,15 @@ class Orders:
         calm = all(one["calm"] for one in every)
         if kind == CLIP:
             guards = {guard.index: guard for _, guard in self._training.guards()}
-            guards[facts["opt"]].outliers.agreed_to_clip = facts["on"]
-            self._training.record_at("clipping", step + 1, {**facts, "asked_by": asked_by})
+            switched = ClippingSwitched.from_dict(facts).replace(asked_by=asked_by)
+            guards[switched.opt].outliers.agreed_to_clip = switched.on
+            self._training.record_at(switched.kind, step + 1, switched.to_dict())
         elif kind == OUTLIERS:
             self._training.comparability.agreed = facts["skip"]
         elif kind == PACE:
             self._snapshots.pace.every = facts["every"]
         elif kind == LOWER:
-            self._judging.lower_rates({**facts, "asked_by": asked_by}, step + 1)
+            self._judging.lower_rates(facts, step + 1, asked_by)
         elif kind == END:
             common = set.intersection(*(set(one["kept"]) for one in every))
             old = self._snapshots.of(max(common, default=-1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
@@ -13,6 +13,18 @@ from ..checkpoint.training_state import RNG, BestState
 from ..config import RollbackSettings
 from .live_state import LiveState, with_live_groups
 from .training import Training
+
+
+class RestoredBest(NamedTuple):
+    """The best state by validation, which is in place now."""
+
+    step: int
+    value: float
+    """Of the validation."""
+    lr_factor: float
+    """What the learning rate was multiplied by."""
+    ms: float
+    """Milliseconds that it took."""
 
 
 class Restoring:
@@ -52,12 +64,11 @@ class Restoring:
         self._training.restored()
 
     def put_back_best(
-        self, step: int, *, lower: bool, agreed: Callable[[int | None], bool]
-    ) -> dict[str, Any] | None:
-        """Restore the best state by validation; what there is to record, None without one.
+        self, *, lower: bool, agreed: Callable[[int | None], bool]
+    ) -> RestoredBest | None:
+        """Restore the best state by validation; None without one.
 
         Args:
-            step: the one that comes next.
             lower: with a lower learning rate.
             agreed: whether all ranks have the best state of the same step; None for none.
         """
@@ -67,13 +78,7 @@ class Restoring:
             return None
         self.put_back(best.tree)
         factor = self.lower_rates() if lower else 1.0
-        return {
-            "to": best.step,
-            "steps": step - best.step,
-            "validation": best.value,
-            "lr_factor": factor,
-            "ms": (time.perf_counter() - began) * 1e3,
-        }
+        return RestoredBest(best.step, best.value, factor, (time.perf_counter() - began) * 1e3)
 
     def lower_rates(self) -> float:
         """Lower every learning rate; the factor."""

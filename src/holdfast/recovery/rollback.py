@@ -365,4 +365,5 @@ class Recovery:
         self.checkpoints.close()
         self.snapshots.close()
         if self.snapshots.count:
-            self._training.record_at("snapshots", self._training.iteration, self.snapshots.story())
+            totals = self.snapshots.totals()
+            self._training.record_at(totals.kind, self._training.iteration, totals.to_dict())

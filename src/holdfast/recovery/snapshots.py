@@ -22,6 +22,7 @@ from torch import Tensor
 from ..checkpoint.training_state import TrainingState
 from ..config import RollbackSettings
 from ..probes.ranks import ranks
+from ..records.recovery import SnapshotTotals
 from ..shards import is_sharded, like, local
 from .pinned_memory import Plan, Room, plan
 from .snapshot_pace import Pace
@@ -109,11 +110,15 @@ class Snapshots:
             return math.ceil(max(step, self._last + 1) / every) * every
         return self._last + every
 
-    def story(self) -> dict[str, Any]:
-        """Totals for the end of the run."""
-        mean = self.pace.seconds / max(1, self.count) * 1e3
-        told = {"count": self.count, "every": self.pace.every, "ms": mean, "bytes": self.bytes}
-        return {**told, "dropped": self.dropped}
+    def totals(self) -> SnapshotTotals:
+        """What they took, for the end of the run."""
+        return SnapshotTotals(
+            count=self.count,
+            every=self.pace.every,
+            ms=self.pace.seconds / max(1, self.count) * 1e3,
+            bytes=self.bytes,
+            dropped=self.dropped,
+        )
 
     def close(self) -> None:
         """The run ends: no thread of ours may be left."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..errors import Stopped
+from ..records.recovery import RunStopped
 from .checkpoints import AutomaticCheckpoints
 from .snapshots import Snapshot, Snapshots
 from .together import STOP, Together
@@ -67,8 +68,8 @@ class Stopping:
             saved = self._checkpoints.save_now(good, "stop") if good is not None else ""
         except Exception as error:
             self._training.failure("saving the last good state", error)
-        data = {"code": ending.code, "action": "stop", "why": ending.why, "checkpoint": saved}
-        self._training.record_at("stop", ending.step, data)
+        stopped = RunStopped(code=ending.code, why=ending.why, checkpoint=saved)
+        self._training.record_at(RunStopped.kind, ending.step, stopped.to_dict())
         place = f"; the last good state is in {saved}" if saved else ""
         raise Stopped(f"holdfast: stopped at step {ending.step}: {ending.why}{place}")
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from ..probes.ranks import ranks
+from ..records.recovery import OnlyObserved
 from ..suspicion import Suspicion
 from .agreement import PATIENCE, Agreed, Agreement, Facts, Question
 from .damage import Damage
@@ -170,8 +171,9 @@ class Together:
             if refused.silent:
                 self._give_up(refused.why)
             elif asked.kind == ROLLBACK:
-                data = {**asked.facts, "instead": [ROLLBACK], "why": refused.why}
-                self._training.record_at("observed", step, {**data, "asked_by": asked.rank})
+                found, opt = suspicion_of(asked.facts), asked.facts["opt"]
+                observed = only_observed(found, opt, refused.why, (ROLLBACK,), asked.rank)
+                self._training.record_at(observed.kind, step, observed.to_dict())
         return [refused.question for refused in news]
 
     def close(self) -> None:
@@ -233,7 +235,7 @@ class Together:
 
 def _whether_back(question: Question, answers: Sequence[Facts]) -> tuple[str, Facts]:
     """Whether the weights are suspected by all ranks together, and which state they go back to."""
-    found = Suspicion(**{k: v for k, v in question.facts.items() if k not in ("opt", "asked")})
+    found = suspicion_of(question.facts)
     against = [one["why"] for one in answers if not one["comparable"]]
     if found.why == "loss" and against and not question.facts["asked"]:
         return against[0], {}
@@ -290,3 +292,24 @@ def _mean(values: Sequence[float]) -> float:
 def asked_for(found: Suspicion, opt: int, *, asked: bool) -> Facts:
     """A suspicion as a question to all ranks."""
     return {**asdict(found), "opt": opt, "asked": asked}
+
+
+def suspicion_of(facts: Mapping[str, Any]) -> Suspicion:
+    """The suspicion that all ranks were asked about."""
+    return Suspicion(**{name: facts[name] for name in Suspicion.__dataclass_fields__})
+
+
+def only_observed(
+    found: Suspicion, opt: int, why: str, instead: tuple[str, ...], asked_by: int | None = None
+) -> OnlyObserved:
+    """A suspicion that nothing follows from, as it is recorded; ``instead``: what would have."""
+    return OnlyObserved(
+        opt=opt,
+        code=found.code,
+        first=found.first,
+        loss=found.loss,
+        usual=found.usual,
+        why=why,
+        instead=instead,
+        asked_by=asked_by,
+    )

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from ..probes.batches import Batch
 from ..probes.loss import Losses
@@ -43,7 +43,7 @@ class Trial:
     """The step that its batch was handed out for a second time."""
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Literal["data", "nonfinite", "no better"]:
         """What a trial that failed says: that the data has changed, or only that it did not help.
 
         Of NaN, and of a loss that is where it was, no other level can be told.
@@ -54,11 +54,6 @@ class Trial:
             return "no better" if self.failed and math.isfinite(tried) else "nonfinite"
         risen = found.limit < tried < math.inf and found.usual < found.loss < math.inf
         return "data" if risen else "no better"
-
-    def story(self) -> dict[str, Any]:
-        """What an event tells of the data it was tried on."""
-        story = {"before": self.before, "replayed": self.replayed}
-        return story if self.asked_by is None else {**story, "asked_by": self.asked_by}
 
 
 class Replay:

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..errors import HoldfastError
+from ..records.resuming import Resumed
 from ..run import LaneData, LaneReader, Rows, Run, rank_of
 from ..run.resumption import DIGEST, RESUMED_FROM
 from .lanes import trusted
@@ -112,7 +113,7 @@ def _begin(lane: LaneData) -> float:
 
 
 def _resumed(lane: LaneData) -> bool:
-    return any(event.kind == "resume" for event in lane.events)
+    return any(event.kind == Resumed.kind for event in lane.events)
 
 
 def _joined(parts: Sequence[LaneData]) -> Course:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ..detectors.kills import DIED, READING, Kill
 from ..detectors.peers import peer_is_gone
+from ..records import Kind
+from ..records.recovery import RunStopped
+from ..records.resuming import LoopLeft, Resumed
+from ..records.trainer import TrainingEnded
 from ..run import Life, Run, life_of
 from ..types import Event, place_words
 from . import words
 from .restarts import last_restart
 
-LEFT = "left"
-"""The Event of an exception that left a watched loop, whatever became of it."""
+K = TypeVar("K", bound=Kind)
+
 SIGNAL = "signal"
 """The Event of a signal by which somebody asked the script to end."""
-KINDS = ("exception", "stop", "training_ended", "resume", "end", LEFT, SIGNAL, DIED, READING)
+_TYPED = (RunStopped, TrainingEnded, Resumed, LoopLeft)
+KINDS = ("exception", "end", SIGNAL, DIED, READING, *(kind.kind for kind in _TYPED))
 """The events that an ending is told from."""
 
 # A run that has written nothing for so long is told as quiet, and on another machine not called
@@ -52,17 +57,16 @@ class Ending:
 def ending_of(run: Run, events: Sequence[Event]) -> Ending:
     """How a run ended; ``events`` may be those of ``KINDS`` alone."""
     # What ended the process before a resumed one is not how the run ended.
-    resumed = max((event.time for event in events if event.kind == "resume"), default=0.0)
+    resumed = max((event.time for event in events if event.kind == Resumed.kind), default=0.0)
     resumed = max(resumed, last_restart(run.meta))
     events = [event for event in events if event.time >= resumed]
     exception = first_exception(events)
-    stop = _first(events, "stop")
-    trained = _first(events, "training_ended")
+    stop, trained = _first_of(RunStopped, events), _first_of(TrainingEnded, events)
     life = life_of(run)
     if life.state not in ("ended", "closed"):
         return _open_end(life, exception, events)
     if stop is not None:
-        why = " ".join(str(stop.get("why") or stop.get("code", "")).split())
+        why = " ".join((stop.why or stop.code).split())
         return Ending(word="stopped", line=f"stopped by holdfast, {why}")
     code = run.meta.get("exit_code")
     line = "finished"
@@ -71,9 +75,9 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
         line = "finished; its exit code is not known, since holdfast was killed before"
     elif run.meta.get("status") != "finished":
         return Ending(word="unfinished", line=f"not finished: status {run.meta.get('status')!r}")
-    if code in (None, 0) and trained is not None and trained.get("interrupted"):
+    if code in (None, 0) and trained is not None and trained.interrupted:
         return Ending(word="interrupted", line="interrupted from the keyboard")
-    left = _first(events, LEFT)
+    left = _first_of(LoopLeft, events)
     if code in (None, 0) and left is not None:
         return _left(left)
     asked = _asked_to_end(events)
@@ -166,11 +170,11 @@ def _asked_to_end(events: Sequence[Event]) -> str:
     return str(ended[-1].data["name"]) if ended else ""
 
 
-def _left(left: Mapping[str, Any]) -> Ending:
+def _left(left: LoopLeft) -> Ending:
     """The end of a watched loop that an exception left, and the script went on."""
-    if left.get("type") == "KeyboardInterrupt":
+    if left.type == "KeyboardInterrupt":
         return Ending(word="interrupted", line="interrupted from the keyboard")
-    line = f"left early with {_raised(left)}, which the script caught"
+    line = f"left early with {_raised(left.to_dict())}, which the script caught"
     return Ending(word="interrupted", line=line)
 
 
@@ -211,6 +215,11 @@ def first_exception(events: Sequence[Event]) -> Mapping[str, Any] | None:
     raised = sorted((e for e in events if e.kind == "exception"), key=lambda event: event.time)
     own = [event for event in raised if not peer_is_gone(event.data)]
     return next((event.data for event in own or raised), None)
+
+
+def _first_of(kind: type[K], events: Sequence[Event]) -> K | None:
+    """The record of the first event of a kind; None without one."""
+    return next(filter(None, map(kind.of, events)), None)
 
 
 def _first(events: Sequence[Event], kind: str) -> Mapping[str, Any] | None:

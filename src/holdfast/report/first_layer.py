@@ -11,6 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..records.recovery import (
+    ClippingSwitched,
+    LoweredRate,
+    RolledBack,
+    RunStopped,
+    TrialResult,
+)
 from ..run import LaneData
 from ..types import Finding
 from . import words
@@ -31,7 +38,9 @@ INCIDENTS = 3
 # A guess: norms of a healthy layer move by a factor of two or three from step to step.
 _GREW = 10.0
 # Actions listed with an incident besides its layers, and how many.
-_SAVED = ("rollback", "trial", "clipping", "lowered_lr", "stop")
+_SAVED = tuple(
+    kind.kind for kind in (RolledBack, TrialResult, ClippingSwitched, LoweredRate, RunStopped)
+)
 _AT_MOST = 4
 # Without a bad gradient, fewer steps than this show no development.
 _TELLING = 3

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ..records.recovery import ClippingSwitched, LoweredRate, OrderedAction, RolledBack
 from ..run import LaneData
 from ..types import Event
 from . import words
 from .columns import column
 from .lanes import left_out
-from .rescue_words import number_in, text_in
+from .rescue_words import one_line
 
 EXPLOSION = "OPT002"
 
@@ -29,16 +30,16 @@ def interventions(lanes: Sequence[LaneData], rollbacks: int) -> str:
     """
     lanes = [lane for lane in lanes if lane.rank == lanes[0].rank]
     events = [event for lane in lanes for event in lane.events]
-    codes = [text_in(event.data, "code") for event in events if event.kind == "rollback"]
+    codes = [one_line(done.code) for done in filter(None, map(RolledBack.of, events))]
     parts = [f"rolled back {_times(rollbacks)}"] if rollbacks else []
     factor = math.prod(_factors(events))
     if factor < 1:
         parts.append(f"learning rate × {words.figure(factor)}")
-        codes += [_code(event) for event in events if event.kind in ("lowered_lr", "action")]
+        codes += map(_code, events)
     skipped = sum(map(_exploded, lanes))
     if skipped:
         parts.append(f"skipped {words.plural(skipped, 'step')} with exploding gradients")
-    clipped = any(event.kind == "clipping" and event.data.get("on") is True for event in events)
+    clipped = any(clipping.on for clipping in filter(None, map(ClippingSwitched.of, events)))
     if clipped:
         parts.append("clipped gradients for a while")
     if skipped or clipped:
@@ -56,17 +57,18 @@ def _exploded(lane: LaneData) -> int:
 
 def _factors(events: Iterable[Event]) -> Iterable[float]:
     """What the learning rate was multiplied by, each time."""
-    names = {"rollback": "lr_factor", "lowered_lr": "factor", "action": "factor"}
     for event in events:
-        if event.kind in names:
-            factor = number_in(event.data, names[event.kind])
-            yield factor if 0 < factor < 1 else 1.0
+        done, lowered = RolledBack.of(event), LoweredRate.of(event)
+        factor = done.lr_factor if done else lowered.factor if lowered else 1.0
+        yield factor if 0 < factor < 1 else 1.0
 
 
 def _code(event: Event) -> str:
-    if event.kind == "lowered_lr":
+    """The finding that the learning rate was lowered for; empty where it was not."""
+    if event.kind == LoweredRate.kind:
         return EXPLOSION
-    return text_in(event.data, "code") if event.data.get("action") == "lower_lr" else ""
+    taken = OrderedAction.of(event)
+    return one_line(taken.code) if taken is not None and taken.action == "lower_lr" else ""
 
 
 def _times(count: int) -> str:

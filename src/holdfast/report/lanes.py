@@ -13,6 +13,7 @@ from ..detectors.kills import DIED
 from ..detectors.peers import peer_is_gone
 from ..errors import RunFolderError
 from ..records.memory import LostStep
+from ..records.recovery import RolledBack, TrialResult
 from ..run import (
     LaneData,
     Rows,
@@ -170,7 +171,7 @@ def _end(events: Sequence[Event]) -> str:
 
 def _rollbacks(events: Iterable[Event]) -> int:
     """Those that were kept: of one that was undone only its trial is recorded."""
-    return sum(event.kind == "rollback" for event in events)
+    return sum(event.kind == RolledBack.kind for event in events)
 
 
 def _dropped(data: LaneData) -> int:
@@ -212,7 +213,7 @@ def left_out(data: LaneData) -> NDArray[np.bool_]:
     A batch that older weights are tried on is handed out a second time only to be looked at, and a
     step that ran out of memory is made again.
     """
-    tried = [e.data.get("replayed") for e in data.events if e.kind in ("rollback", "trial")]
-    replayed = [step for step in tried if isinstance(step, int)]
+    tried = (RolledBack.of(event) or TrialResult.of(event) for event in data.events)
+    replayed = [one.replayed for one in tried if one is not None and one.replayed is not None]
     replayed += [event.step for event in data.events if event.kind == LostStep.kind]
     return (column(data.steps, "skipped") > 0) & ~np.isin(data.steps["step"], replayed)

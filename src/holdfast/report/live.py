@@ -22,6 +22,14 @@ from ..detectors.judge import Key
 from ..harmless import visible_line
 from ..records.memory import BatchSplit
 from ..records.nonfinite import BatchReplay
+from ..records.recovery import (
+    ClippingSwitched,
+    NewLossLevel,
+    RolledBack,
+    RunStopped,
+    SnapshotTotals,
+)
+from ..records.resuming import CheckpointResult, Resumed
 from ..run import Rows
 from ..types import Event, Finding, Severity, place_words
 from . import words
@@ -40,9 +48,15 @@ _COLUMN = 88
 # A longer fix is replaced by the advice.
 _FIX = 120
 # Of these the first are printed and then every power of ten, as of findings.
-_OFTEN = {"quarantine", "clipping", "scaler", "level", "checkpoint"}
+_OFTEN = {
+    "quarantine",
+    ClippingSwitched.kind,
+    "scaler",
+    NewLossLevel.kind,
+    CheckpointResult.kind,
+}
 # Printed at the end, in the report; of an unreadable sample the finding tells.
-_LATER = {"snapshots", "unreadable"}
+_LATER = {SnapshotTotals.kind, "unreadable"}
 # What every run does, printed on request.
 _ASKED = {"policy", "switched_to_fused"}
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
@@ -138,7 +152,9 @@ class Live:
         self._counts[event.kind] = before + 1
         if event.kind in _OFTEN and not _due(before, before + 1):
             return
-        self._done.add((event.rank, str(event.data.get("code", ""))))
+        done = RolledBack.of(event) or RunStopped.of(event)
+        if done is not None:
+            self._done.add((event.rank, done.code))
         self._tell(text, "bold")
 
     def _begin(self) -> None:
@@ -263,14 +279,15 @@ def event_line(event: Event) -> str:
     if event.kind == "policy":
         return _policy_line(event)
     if (rescue := rescue_of(event)) is not None:
-        if event.kind in _LATER or (event.kind == "checkpoint" and "failed" not in data):
+        saved = CheckpointResult.of(event)
+        if event.kind in _LATER or (saved is not None and not saved.failed):
             return ""
         split = BatchSplit.of(event)
         if split is not None and split.first and not split.refused:
             return ""  # the finding says it
         rank = f"rank {event.rank}  " if event.rank else ""
         # From which file a run was resumed is said before it starts.
-        why = "" if event.kind == "resume" else rescue.why
+        why = "" if event.kind == Resumed.kind else rescue.why
         did = ": ".join(filter(None, [rescue.what, why])).replace(words.NBSP, " ")
         told = f"step {event.step}  {rank}{did}"
         return f"{told.ljust(_COLUMN)}  [{rescue.code}]" if rescue.code else told

@@ -14,6 +14,17 @@ from ..harmless import visible
 from ..records import KINDS as RECORDS
 from ..records import Kind
 from ..records.memory import BatchSplit, LostStep
+from ..records.recovery import (
+    ClippingSwitched,
+    LoweredRate,
+    NewLossLevel,
+    NewTask,
+    RolledBack,
+    RunStopped,
+    SnapshotTotals,
+    TrialResult,
+)
+from ..records.resuming import CheckpointResult, Resumed
 from ..types import Event
 from . import words
 
@@ -71,43 +82,39 @@ def _count(data: Mapping[str, Any], name: str) -> int:
     return int(value) if math.isfinite(value) else 0
 
 
-def _rollback(data: Mapping[str, Any]) -> Rescue:
-    loss, usual = number_in(data, "loss"), number_in(data, "usual")
-    why = text_in(data, "why")
+def _rollback(done: RolledBack) -> Rescue:
+    why = one_line(done.why)
     reason = {
-        "loss": f"loss {words.figure(usual)} → {words.figure(loss)}",
+        "loss": f"loss {words.figure(done.usual)} → {words.figure(done.loss)}",
         "nonfinite": "loss or gradients were non-finite",
         "weights": "weights were non-finite",
     }.get(why, why)
-    factor, ms = number_in(data, "lr_factor"), number_in(data, "ms")
+    factor = done.lr_factor
     parts = [
         reason,
         "their data is skipped",
         f"learning rate × {words.figure(factor)}" if factor < 1 else "",
-        "optimizer state reset" if data.get("moments_reset") is True else "",
+        "optimizer state reset" if done.moments_reset else "",
     ]
-    left = words.plural(_count(data, "left"), "more rollback")
     back = [
-        f"back to step {words.number(_count(data, 'to'))}" if "to" in data else "",
-        f"it took {words.duration(ms / 1000)}" if math.isfinite(ms) else "",
-        f"{left} allowed" if "left" in data else "",
+        f"back to step {words.number(done.to)}",
+        f"it took {words.duration(done.ms / 1000)}" if math.isfinite(done.ms) else "",
+        "" if done.left is None else f"{words.plural(done.left, 'more rollback')} allowed",
     ]
-    what = f"rolled back {words.plural(_count(data, 'steps'), 'step')}"
-    if "validation" in data:
-        value = words.figure(number_in(data, "validation"))
-        what = f"went back to the best state by validation ({value})"
+    what = f"rolled back {words.plural(done.steps, 'step')}"
+    if done.validation is not None:
+        what = f"went back to the best state by validation ({words.figure(done.validation)})"
     return Rescue(
         what=what,
         why=", ".join(filter(None, parts)),
         after=", ".join(filter(None, back)),
-        code=text_in(data, "code"),
+        code=one_line(done.code),
     )
 
 
-def _trial(data: Mapping[str, Any]) -> Rescue:
-    tried, usual = (number_in(data, name) for name in ("tried", "usual"))
+def _trial(trial: TrialResult) -> Rescue:
+    tried, usual, verdict = trial.tried, trial.usual, trial.verdict
     losses = f"{words.figure(tried)}, baseline {words.figure(usual)}"
-    verdict = data.get("verdict")
     if verdict == "weights":
         why = f"with the older weights the loss is {losses}: the weights were damaged"
         return Rescue(what="kept the rollback", why=why)
@@ -117,70 +124,68 @@ def _trial(data: Mapping[str, Any]) -> Rescue:
     elif verdict == "data" and usual < tried < math.inf:
         too = f"{words.figure(tried)} too, baseline {words.figure(usual)}"
         why = f"with the older weights the loss is {too}: the data has changed"
-    code = text_in(data, "cause")
+    code = one_line(trial.cause)
     return Rescue(what="undid the rollback", why=why, variant="undone", code=code)
 
 
-def _level(data: Mapping[str, Any]) -> Rescue:
-    before, after = number_in(data, "before"), number_in(data, "after")
+def _level(level: NewLossLevel) -> Rescue:
+    before, after = level.before, level.after
     return Rescue(
         what="reset the loss baseline",
         why=f"baseline {words.figure(before)} → {words.figure(after)}, and the loss stays there",
     )
 
 
-def _new_task(data: Mapping[str, Any]) -> Rescue:
+def _new_task(task: NewTask) -> Rescue:
     return Rescue(what="forgot its baselines", why="it was told that a new task begins")
 
 
-def _clipping(data: Mapping[str, Any]) -> Rescue:
-    why = text_in(data, "why")
-    if data.get("on") is False:
+def _clipping(clipping: ClippingSwitched) -> Rescue:
+    why = one_line(clipping.why)
+    if not clipping.on:
         return Rescue(what="ended automatic clipping", why=why, variant="off")
-    limit = words.figure(number_in(data, "limit"))
+    limit = words.figure(clipping.limit)
     return Rescue(what=f"began to clip gradients at a norm of {limit}", why=why)
 
 
-def _lowered(data: Mapping[str, Any]) -> Rescue:
-    norm, usual = number_in(data, "norm"), number_in(data, "usual")
+def _lowered(lowered: LoweredRate) -> Rescue:
     return Rescue(
-        what=f"multiplied the learning rate by {words.figure(number_in(data, 'factor'))}",
-        why=f"gradient norm {words.figure(usual)} → {words.figure(norm)}",
+        what=f"multiplied the learning rate by {words.figure(lowered.factor)}",
+        why=f"gradient norm {words.figure(lowered.usual)} → {words.figure(lowered.norm)}",
         code="OPT002",
     )
 
 
-def _stop(data: Mapping[str, Any]) -> Rescue:
-    saved = text_in(data, "checkpoint")
+def _stop(stop: RunStopped) -> Rescue:
+    saved = one_line(stop.checkpoint)
     state = f"the last good state is in {saved}" if saved else "no good state could be saved"
     return Rescue(
         what="stopped the run",
-        why="; ".join(filter(None, [text_in(data, "why"), state])),
-        code=text_in(data, "code"),
+        why="; ".join(filter(None, [one_line(stop.why), state])),
+        code=one_line(stop.code),
     )
 
 
-def _checkpoint(data: Mapping[str, Any]) -> Rescue:
-    if "failed" in data:
+def _checkpoint(saved: CheckpointResult) -> Rescue:
+    if saved.failed:
         what = "could not save a checkpoint"
-        return Rescue(what=what, why=text_in(data, "failed"), variant="failed")
-    seconds = number_in(data, "seconds")
+        return Rescue(what=what, why=one_line(saved.failed), variant="failed")
+    seconds = saved.seconds
     parts = [
-        text_in(data, "file"),
-        words.size(number_in(data, "bytes")) if "bytes" in data else "",
-        f"{words.duration(seconds)} in the background" if math.isfinite(seconds) else "",
+        one_line(saved.file),
+        "" if saved.bytes is None else words.size(saved.bytes),
+        "" if seconds is None else f"{words.duration(seconds)} in the background",
     ]
     return Rescue(what="saved a checkpoint", why=", ".join(filter(None, parts)))
 
 
-def _snapshots(data: Mapping[str, Any]) -> Rescue:
-    every, ms, dropped = _count(data, "every"), number_in(data, "ms"), _count(data, "dropped")
+def _snapshots(kept: SnapshotTotals) -> Rescue:
     parts = [
-        f"{words.number(_count(data, 'count'))} taken",
-        f"the last {words.plural(every, 'step')} apart" if every else "",
-        words.size(number_in(data, "bytes")) if "bytes" in data else "",
-        f"{words.duration(ms / 1000)} each" if math.isfinite(ms) else "",
-        f"{words.number(dropped)} dropped" if dropped else "",
+        f"{words.number(kept.count)} taken",
+        f"the last {words.plural(kept.every, 'step')} apart" if kept.every else "",
+        words.size(kept.bytes),
+        f"{words.duration(kept.ms / 1000)} each" if math.isfinite(kept.ms) else "",
+        f"{words.number(kept.dropped)} dropped" if kept.dropped else "",
     ]
     return Rescue(
         what="kept snapshots of the state in host memory, to roll back to",
@@ -257,32 +262,32 @@ def _scaler(data: Mapping[str, Any]) -> Rescue:
     return Rescue(what=f"set the loss scale to {scale}", why=f"after {cause}" if cause else "")
 
 
-def _resume(data: Mapping[str, Any]) -> Rescue:
-    why, file = text_in(data, "why"), text_in(data, "file")
-    exact = "bit for bit" if data.get("exact") is True else f"not exactly: {why or 'see the guide'}"
-    step = words.number(_count(data, "step"))
+def _resume(resumed: Resumed) -> Rescue:
+    why, file = one_line(resumed.why), one_line(resumed.file)
+    exact = "bit for bit" if resumed.exact else f"not exactly: {why or 'see the guide'}"
+    step = words.number(resumed.step)
     return Rescue(what=f"resumed at step {step}, {exact}", why=f"from {file}" if file else "")
 
 
 _OF_RECORDS: Mapping[type[Kind], Callable[[Any], Rescue]] = {
     BatchSplit: _split,
     LostStep: _lost_step,
+    RunStopped: _stop,
+    RolledBack: _rollback,
+    TrialResult: _trial,
+    NewLossLevel: _level,
+    NewTask: _new_task,
+    ClippingSwitched: _clipping,
+    LoweredRate: _lowered,
+    Resumed: _resume,
+    CheckpointResult: _checkpoint,
+    SnapshotTotals: _snapshots,
 }
 _WORDS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
-    "stop": _stop,
-    "rollback": _rollback,
-    "trial": _trial,
-    "level": _level,
-    "new_task": _new_task,
-    "clipping": _clipping,
-    "lowered_lr": _lowered,
     "quarantine": _quarantine,
     "unreadable": _unreadable,
     "skipped_batch": _skipped_batch,
     "scaler": _scaler,
-    "resume": _resume,
-    "checkpoint": _checkpoint,
-    "snapshots": _snapshots,
 }
 KINDS = (
     "stop",

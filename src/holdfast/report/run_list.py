@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ..errors import RunFolderError
+from ..records.resuming import Resumed
 from ..run import Run, run_folders
 from ..run.glance import Glance, glance_at
 from ..types import Finding, Severity
@@ -155,7 +156,7 @@ def _changed(path: Path) -> float:
 def _steps(lanes: list[Glance]) -> int:
     trained = sorted((lane for lane in lanes if lane.steps), key=lambda lane: lane.began)
     return steps_done(
-        (lane.rank, lane.first_step, lane.steps, any(e.kind == "resume" for e in lane.events))
+        (lane.rank, lane.first_step, lane.steps, any(e.kind == Resumed.kind for e in lane.events))
         for lane in trained
     )
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import Any, cast
 
+from ..records.recovery import LastStateResult, SavingLastState
+from ..records.resuming import CheckpointResult, ResumeCheck
 from ..run import Run
 from ..run.resumption import DIGEST, NONE_YET, RESUMED_FROM, Resumable, resumable_from
 from ..types import Event
 from . import words
 from .layout import Line, Span, line, paragraph
-from .rescue_words import number_in, text_in
+from .rescue_words import one_line
 
 # The folder of a run in which they are; a run is loaded by its newest good one.
 _CHECKPOINTS = "checkpoints"
@@ -46,13 +47,14 @@ class SavedState:
 def saved_state_of(events: Iterable[Event], run: Path, *, ended_early: bool) -> SavedState | None:
     """The saved state of a run; None for a run that has ended well or has saved nothing."""
     events = sorted(events, key=lambda event: (-event.rank, event.time))
-    last = next((e for e in reversed(events) if e.kind == "last_state"), None)
-    if last is not None and "file" in last.data:
-        return _saved(last, run, _after(last.data, last.step))
-    failed = "" if last is None else text_in(last.data, "failed")
-    written = [e for e in events if e.kind == "checkpoint" and "file" in e.data]
+    found = [(event.step, last) for event in events if (last := LastStateResult.of(event))]
+    step, last = found[-1] if found else (-1, None)
+    if last is not None and last.file:
+        return _last(last, step, run)
+    failed = "" if last is None else one_line(last.failed)
+    written = [(e.step, one) for e in events if (one := CheckpointResult.of(e)) and one.file]
     if written and (ended_early or failed):
-        return _saved(written[-1], run, f"checkpoint of step {written[-1].step}", failed)
+        return _checkpoint(written[-1][1], written[-1][0], run, failed)
     return SavedState(failed=failed) if failed else None
 
 
@@ -64,7 +66,7 @@ def with_command(
     ``last`` is the last step that the run has taken, -1 for none.
     """
     events = list(events)
-    followed = any(event.kind == "resumable" for event in events) or RESUMED_FROM in run.meta
+    followed = any(event.kind == ResumeCheck.kind for event in events) or RESUMED_FROM in run.meta
     if not followed and (last < 0 or not _is_script(run, events)):
         return saved
     found = resumable_from(run, events)
@@ -81,7 +83,7 @@ def with_command(
 
 def _is_script(run: Run, events: Sequence[Event]) -> bool:
     """Whether this is the run of an unmodified script in one process."""
-    watched = any("counted" in event.data for event in events if event.kind == "last_state")
+    watched = any(last.counted for last in filter(None, map(LastStateResult.of, events)))
     return bool(run.meta.get(DIGEST)) and not watched and not any(e.rank for e in events)
 
 
@@ -154,47 +156,58 @@ def _fitted(row: str, path: str, width: int) -> str:
 
 def saved_line(event: Event) -> str:
     """Live line of what is saved at the end; empty where the summary will say it."""
-    if event.kind == "saving_last_state":
-        large = words.size(number_in(event.data, "bytes"))
-        seconds = number_in(event.data, "expected")
-        about = f", about {words.duration(seconds)}" if seconds > 0 else ""
+    if (saving := SavingLastState.of(event)) is not None:
+        large = words.size(saving.bytes)
+        about = f", about {words.duration(saving.expected)}" if saving.expected else ""
         told = f"{large}{about}".replace(words.NBSP, " ")
         return f"holdfast: saving the state after step {event.step} ({told}); Ctrl-C ends at once"
-    failed = text_in(event.data, "failed") if event.kind == "last_state" else ""
+    last = LastStateResult.of(event)
+    failed = "" if last is None else one_line(last.failed)
     return f"holdfast: the state after the last complete step was not saved: {failed}" * bool(
         failed
     )
 
 
-def _saved(event: Event, run: Path, what: str, failed: str = "") -> SavedState:
-    data = event.data
-    path = _shown(text_in(data, "file"), run)
-    size = number_in(data, "bytes")
-    large = f", {words.size(size)}" if size > 0 else ""
-    seconds = number_in(data, "seconds")
+def _last(last: LastStateResult, step: int, run: Path) -> SavedState:
     # How much of the time between SIGTERM and SIGKILL it takes.
-    if event.kind == "last_state" and seconds > 0:
-        large += f", written in {words.duration(seconds)}"
-    doubtful = ", saved while the run was unhealthy" if data.get("good") is False else ""
+    took = f", written in {words.duration(last.seconds)}" if last.seconds else ""
+    path = _shown(one_line(last.file), run)
     return SavedState(
         path=path,
-        step=event.step,
-        bytes=int(size) if size > 0 else 0,
-        what=f"{what}{large}{doubtful}".replace(words.NBSP, " "),
-        code=_code(path, _names(data), int(data.get("optimizers", 1))),
+        step=step,
+        bytes=last.bytes,
+        what=_what(_after(last, step), last.bytes, took, good=last.good),
+        code=_code(path, last.models, last.optimizers),
+    )
+
+
+def _checkpoint(saved: CheckpointResult, step: int, run: Path, failed: str) -> SavedState:
+    path, size = _shown(one_line(saved.file), run), saved.bytes or 0
+    return SavedState(
+        path=path,
+        step=step,
+        bytes=size,
+        what=_what(f"checkpoint of step {step}", size, "", good=saved.good),
+        code=_code(path, (), 1),
         failed=failed,
     )
 
 
-def _after(data: Mapping[str, Any], step: int) -> str:
-    if data.get("source") != "snapshot":
+def _what(state: str, size: int, took: str, *, good: bool) -> str:
+    large = f", {words.size(size)}" if size > 0 else ""
+    doubtful = "" if good else ", saved while the run was unhealthy"
+    return f"{state}{large}{took}{doubtful}".replace(words.NBSP, " ")
+
+
+def _after(last: LastStateResult, step: int) -> str:
+    if last.source != "snapshot":
         # A watch counts the steps it has made, as its checkpoints do.
         return (
             f"state after {words.plural(step + 1, 'step')}"
-            if data.get("counted")
-            else (f"state after step {step}")
+            if last.counted
+            else f"state after step {step}"
         )
-    why = text_in(data, "note")
+    why = one_line(last.note)
     return f"newest snapshot, after step {step}{f': {why}' if why else ''}"
 
 
@@ -206,14 +219,9 @@ def _shown(file: str, run: Path) -> str:
         return file
 
 
-def _names(data: Mapping[str, Any]) -> list[str]:
-    names: Any = data.get("models")
-    return [str(name) for name in cast("list[Any]", names)] if isinstance(names, list) else []
-
-
 def _code(path: str, models: Sequence[str], optimizers: int) -> tuple[str, ...]:
     lines = ["import holdfast", f"state = holdfast.load_checkpoint({json.dumps(path)})"]
-    if models == [LOOSE]:
+    if list(models) == [LOOSE]:
         lines += ['parameters = state["model"].values()  # in the order of the optimizer']
     elif len(models) <= 1:
         lines += ['model.load_state_dict(state["model"])']

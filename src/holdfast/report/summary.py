@@ -22,6 +22,8 @@ from ..config import DetectorSettings
 from ..detectors import ALL, Detector, load_plugins
 from ..detectors.comparison import compare_ranks
 from ..detectors.judge import Judge
+from ..records.resuming import Resumed
+from ..records.trainer import GradientNormTotals
 from ..run import LaneData, Run
 from ..run.resumption import RESUMED_FROM
 from ..types import Event, Finding
@@ -287,13 +289,13 @@ def steps_done(trained: Iterable[tuple[int, int, int, bool]]) -> int:
 
 
 def _span(lane: LaneData, seen: LaneSummary) -> tuple[int, int, int, bool]:
-    resumed = any(event.kind == "resume" for event in lane.events)
+    resumed = any(event.kind == Resumed.kind for event in lane.events)
     return seen.rank, seen.first_step, seen.steps, resumed
 
 
 def _steps_before(trained: Sequence[tuple[LaneData, LaneSummary]]) -> int:
     """Steps that the earliest lane did not do itself."""
-    if not trained or not any(event.kind == "resume" for event in trained[0][0].events):
+    if not trained or not any(event.kind == Resumed.kind for event in trained[0][0].events):
         return 0
     return max(0, trained[0][1].first_step)
 
@@ -350,11 +352,12 @@ def _changes(events: Iterable[Event]) -> tuple[str, ...]:
 
 def _norms(events: Iterable[Event]) -> str:
     """The gradient norms that a trainer summed up last: of the run, or of its newest epoch."""
-    told = [event.data for event in events if event.kind == "gradient_norms" and not event.rank]
-    newest = told[-1] if told else dict[str, Any]()
-    over = f" in epoch {newest['epoch'] + 1}" if isinstance(newest.get("epoch"), int) else ""
-    parts = [f"{newest.get('line', '')}{over}", str(newest.get("advice", ""))]
-    return "; ".join(filter(None, parts))
+    told = [norms for e in events if not e.rank and (norms := GradientNormTotals.of(e))]
+    if not told:
+        return ""
+    newest = told[-1]
+    over = "" if newest.epoch is None else f" in epoch {newest.epoch + 1}"
+    return "; ".join(filter(None, [f"{newest.line}{over}", newest.advice]))
 
 
 def _goes_on(run: Run) -> dict[str, str]:

@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 from ..diagnosis.source.files import kind_of
+from ..records.resuming import OutputOpened
 from ..run.script_files import KEPT
 from .refusal import say
 
@@ -37,10 +38,10 @@ class Outputs:
     """Stands before ``open`` in the process of a script.
 
     Args:
-        note: told of the first time that a file is opened for writing: its path and what it was.
+        note: told of the first time that a file is opened for writing.
     """
 
-    def __init__(self, note: Callable[[str, dict[str, Any]], object]) -> None:
+    def __init__(self, note: Callable[[OutputOpened], object]) -> None:
         self.coming: Coming | None = None
         """While and after the script is resumed: what its files were."""
         self._note = note
@@ -82,7 +83,7 @@ class Outputs:
     ) -> None:
         if path not in self._appended:
             size = before.st_size if before is not None else 0
-            self._note(path, {"bytes": size, "appends": appends})
+            self._note(OutputOpened(file=path, bytes=size, appends=appends))
         self._appended[path] = self._appended.get(path, False) or appends
         with contextlib.suppress(TypeError):
             self._handles.setdefault(path, []).append(weakref.ref(opened))

@@ -22,9 +22,9 @@ from ..checkpoint.file import load
 from ..checkpoint.loader_pass import LoaderPass
 from ..checkpoint.training_state import RNG, TrainingState
 from ..errors import CheckpointError, HoldfastError
+from ..records.resuming import OutputOpened
 from ..redaction import redact_command, same_command
 from ..run import LaneReader, Run
-from ..run.script_files import OUTPUT
 from . import frames as frames_
 from .counters import counters, set_counts
 from .outputs import Coming, Outputs
@@ -212,8 +212,8 @@ def first_lengths(checkpoint: Path) -> dict[str, int]:
         run = Run.open(checkpoint.parent.parent)
         for lane in run.lanes():
             for event in LaneReader(run, lane).events():
-                if event.kind == OUTPUT:
-                    found.setdefault(str(event.data["file"]), int(event.data["bytes"]))
+                if (opened := OutputOpened.of(event)) is not None:
+                    found.setdefault(opened.file, opened.bytes)
     return found
 
 

@@ -21,6 +21,7 @@ from ..checkpoint import optimizer_state, rng
 from ..checkpoint.loader_pass import LASTING
 from ..checkpoint.training_state import RNG, TrainingState
 from ..diagnosis.source.files import from_here
+from ..records.resuming import ResumeCheck
 from ..redaction import redact_command
 from . import frames as frames_
 from . import source
@@ -149,9 +150,9 @@ class Saving:
             return
         self._told = told
         script = os.path.abspath(sys.argv[0]) if sys.argv else ""
-        data = {"accepted": accepted, "reason": reason, "file": file, "line": line}
         own = source.loads_optimizer(script)
-        self._training.record_at("resumable", step, {**data, "own": own})
+        check = ResumeCheck(accepted=accepted, reason=reason, file=file, line=line, own=own)
+        self._training.record_at(check.kind, step, check.to_dict())
 
     def _take(self, steps: int, frame: FrameType, guard: Decisions | None) -> dict[str, Any]:
         passes = self._passes

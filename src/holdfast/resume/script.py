@@ -26,7 +26,7 @@ from ..checkpoint.training_state import TrainingState
 from ..diagnosis.aside import aside
 from ..diagnosis.source.files import from_here
 from ..diagnosis.source.place import frames_from, user_line
-from ..run.script_files import OUTPUT
+from ..records.resuming import OutputOpened, Resumed
 from .heads import Key
 from .outputs import Outputs
 from .passes import Open, Passes
@@ -59,7 +59,7 @@ class ScriptResume:
         """What the guard decides by, which goes with a checkpoint."""
         self._training, self._state = training, state
         self._outputs = Outputs(self._notes)
-        self._noted: list[tuple[str, dict[str, Any]]] = []
+        self._noted: list[OutputOpened] = []
         self._passes = Passes(self._outputs.knows)
         self._rounds = Rounds(self._passes, lambda frame: self.between_rounds(frame))
         about = self._passes, self._rounds, self._outputs, why_not
@@ -80,16 +80,16 @@ class ScriptResume:
         self.on = True
         self._outputs.watch()
 
-    def _notes(self, path: str, about: dict[str, Any]) -> None:
+    def _notes(self, opened: OutputOpened) -> None:
         """The script opens a file for writing, for the first time: a kill may come at any time."""
-        self._noted.append((path, about))
+        self._noted.append(opened)
         if self._passes.open or self._passes.done or self._rounds.key is not None:
             self._tell_notes()
 
     def _tell_notes(self) -> None:
         noted, self._noted = self._noted, []
-        for path, about in noted:
-            self._training.record_at(OUTPUT, 0, {"file": path, **about})
+        for opened in noted:
+            self._training.record_at(opened.kind, 0, opened.to_dict())
 
     @property
     def pending(self) -> bool:
@@ -275,8 +275,8 @@ class ScriptResume:
         if self.decisions is not None:
             self.decisions.restore(coming.saved["decisions"], feeds)
         steps = int(coming.saved["steps"])
-        data = {"file": str(coming.path), "step": steps, "exact": True, "why": ""}
-        self._training.record_at("resume", steps, data)
+        resumed = Resumed(file=str(coming.path), step=steps, exact=True, why="")
+        self._training.record_at(resumed.kind, steps, resumed.to_dict())
 
     # ------------------------------------------------------------------ while a script catches up
 

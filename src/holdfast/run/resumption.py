@@ -1,7 +1,7 @@
 """Whether a run of an unmodified script can be gone on with, as its record says; no torch.
 
-The training process decides when it makes a checkpoint: it records ``resumable`` events with
-``accepted``, ``reason``, ``file`` and ``line``, and marks each checkpoint that can be resumed from.
+The training process decides when it makes a checkpoint: it records a ``ResumeCheck``, and marks
+each checkpoint that can be resumed from.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from holdfast.records.resuming import ResumeCheck
 from holdfast.redaction import same_command
 from holdfast.run import jsonl
 from holdfast.run.folder import Run
@@ -59,14 +60,12 @@ def resumable(run: Run) -> Resumable:
 
 def resumable_from(run: Run, events: Iterable[Event]) -> Resumable:
     """The same where the events of the run have been read."""
-    told = [event.data for event in events if event.kind == "resumable"]
-    last: Mapping[str, Any] = told[-1] if told else {}
-    own = int(last.get("own", 0))
+    checks = [check for event in events if (check := ResumeCheck.of(event)) is not None]
+    last = checks[-1] if checks else ResumeCheck(accepted=False)
     for step, path in checkpoints(run):
-        return Resumable(accepted=True, own=own, step=step, checkpoint=str(path))
-    reason = str(last.get("reason") or "") or NONE_YET
-    file, line = str(last.get("file", "")), int(last.get("line", 0))
-    return Resumable(accepted=False, reason=reason, own=own, file=file, line=line)
+        return Resumable(accepted=True, own=last.own, step=step, checkpoint=str(path))
+    reason, file, line = last.reason or NONE_YET, last.file, last.line
+    return Resumable(accepted=False, reason=reason, own=last.own, file=file, line=line)
 
 
 def checkpoints(run: Run) -> list[tuple[int, Path]]:

@@ -1,6 +1,4 @@
 """What a run's folder says of the files that the script itself writes; no torch."""
 
-OUTPUT = "output"
-"""The event of a file that the script opens for writing for the first time."""
 KEPT = "cut_off"
 """The folder in that of a run with what a resume has cut off of the files of a script."""

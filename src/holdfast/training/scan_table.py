@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunFolderError
+from ..records.recovery import RunStopped
+from ..records.trainer import TrainingEnded, Validated
 from ..run import (
     LaneData,
     LaneReader,
@@ -22,7 +24,6 @@ from ..run import (
 )
 from ..run.durable import replace_file
 from ..types import Event
-from .trainer import ENDED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +84,8 @@ def _order(lane: LaneData) -> tuple[float, float]:
 def _seconds(lane: LaneData) -> float:
     """What the trainer measured; of a run that was killed the time from its first row on."""
     for event in lane.events:
-        if event.kind == ENDED:
-            return float(event.data.get("seconds", math.nan))
+        if (ended := TrainingEnded.of(event)) is not None:
+            return ended.seconds
     return float(lane.steps["time"][-1]) - float(lane.steps["time"][0])
 
 
@@ -92,13 +93,12 @@ def _state(run: Run, events: Sequence[Event]) -> tuple[str, str]:
     """How the newest process of a run ended, from what it recorded."""
     if life_of(run).state == "running":
         return "running", "still running"
-    stop = next((e.data for e in events if e.kind == "stop"), None)
+    stop = next(filter(None, map(RunStopped.of, events)), None)
     if stop is not None:
-        return "stopped", f"stopped by holdfast: {stop.get('why') or stop.get('code', '')}"
-    ended = next((e.data for e in events if e.kind == ENDED), None)
+        return "stopped", f"stopped by holdfast: {stop.why or stop.code}"
+    ended = next(filter(None, map(TrainingEnded.of, events)), None)
     if ended is not None:
-        interrupted = bool(ended.get("interrupted"))
-        return "interrupted" if interrupted else "finished", str(ended.get("why", ""))
+        return "interrupted" if ended.interrupted else "finished", ended.why
     if run.meta.get("status") == "finished":
         return "failed", f"failed (exit code {run.meta.get('exit_code')})"
     return "interrupted", "killed"
@@ -107,9 +107,9 @@ def _state(run: Run, events: Sequence[Event]) -> tuple[str, str]:
 def _best(events: Sequence[Event], metric: str, mode: str) -> tuple[float, int]:
     """The best validation; what is not finite never is."""
     found = [
-        (float(event.data[metric]), event.step)
+        (one.values[metric], event.step)
         for event in events
-        if event.kind == "validation" and metric in event.data
+        if (one := Validated.of(event)) is not None and metric in one.values
     ]
     finite = [pair for pair in found if math.isfinite(pair[0])]
     if not finite:

@@ -15,6 +15,7 @@ from torch import nn
 
 from ..checkpoint.search import Resume
 from ..config import Settings
+from ..records.trainer import SettingsChanged, TrainerSetup, TrainingEnded
 from ..watching.recorded_run import with_folder
 from ..watching.watch import watch
 from . import channels, distributed, parallel, seeding
@@ -46,9 +47,6 @@ from .sharding import is_sharded
 from .step_loss import StepLoss
 from .task import Data, Loss, Task
 from .tuning import Tuning
-
-ENDED = "training_ended"
-"""The event with which a run tells why it ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,11 +203,17 @@ class Trainer:
             for opened in (task.opened, self._opened):
                 if opened is not None and folder is not None and place.main:
                     opened(folder.path)
-            setup = {"precision": precision.name, "compile": compiled.mode, "workers": feed.workers}
-            guard.note("setup", {**setup, **parameter_counts(model)})
+            setup = TrainerSetup(
+                precision=precision.name,
+                compile=compiled.mode,
+                workers=feed.workers,
+                **parameter_counts(model),
+            )
+            guard.note(setup.kind, setup.to_dict())
             if tuning.changes:
                 progress.say(f"from step {counter.step} on: {', '.join(tuning.changes)}")
-                guard.note("settings_changed", {"changes": tuning.changes})
+                changed = SettingsChanged(changes=tuple(tuning.changes))
+                guard.note(changed.kind, changed.to_dict())
             if window.fits and guarded.guard.split:
                 guard.fits = window.fits
                 compiled.batches_are_cut()
@@ -296,10 +300,15 @@ class Trainer:
                 why = loop.run(interrupts)
             trained = telling.run.seconds
             norms = health.run_ends()
-            ended: dict[str, Any] = {"why": why, "interrupted": interrupts.asked is not None}
-            ended |= {"best": standing.best, "best_step": standing.best_step}
-            ended |= {"step": counter.step, "seconds": time.perf_counter() - began}
-            guard.note(ENDED, ended)
+            ended = TrainingEnded(
+                why=why,
+                interrupted=interrupts.asked is not None,
+                best=standing.best,
+                best_step=standing.best_step,
+                step=counter.step,
+                seconds=time.perf_counter() - began,
+            )
+            guard.note(ended.kind, ended.to_dict())
             progress.ends()
             if task.ended is not None and hooks is not None:
                 guard.await_saved()  # it may ask for the best weights, which may be the last ones

@@ -27,6 +27,7 @@ from ..checkpoint.training_state import BestState, TrainingState, has_state, loo
 from ..config import CheckpointSettings
 from ..errors import CheckpointError, UsageError
 from ..guard.engine import Engine
+from ..records.resuming import CheckpointResult, Resumed
 
 # The loss saved with a checkpoint is the median of this many: one batch says little.
 _RECENT = 32
@@ -49,7 +50,7 @@ class LoopCheckpoints:
         """Backward passes since the last step."""
         self._training_state = training_state
         self._engine = engine
-        self._saver = Saver(settings, self._run_folder, self._record)
+        self._saver = Saver(settings, self._run_folder, self._told)
         self._rank = rank
         self._say = say
         self._meant = training_state.infinite()
@@ -57,7 +58,7 @@ class LoopCheckpoints:
         self._due = ""
         self._sharded: bool | None = None
         self._tree: Mapping[str, Any] | None = None
-        self._resumed: dict[str, Any] | None = None
+        self._resumed: tuple[Path, int] | None = None
         self._why: list[str] = []
 
     # ------------------------------------------------------------------ going on
@@ -76,7 +77,7 @@ class LoopCheckpoints:
         step = int(record.get("steps", int(record["step"]) + ("position" not in tree)))
         self._engine.resumed(step)
         self._saver.last_step = step
-        self._resumed = {"file": str(entry), "step": step}
+        self._resumed = entry, step
         self._why = [why for why in (rng.missing(tree.get("dice", {})), others) if why]
         if tree.get("left_out"):
             self._why.append("not saved: " + ", ".join(tree["left_out"]))
@@ -94,8 +95,9 @@ class LoopCheckpoints:
         if self._resumed is None:
             return
         why = "; ".join([*self._why, *([self.position.why] if self.position.why else [])])
-        data, self._resumed = self._resumed, None
-        self._record("resume", data["step"], {**data, "exact": not why, "why": why})
+        (file, step), self._resumed = self._resumed, None
+        resumed = Resumed(file=str(file), step=step, exact=not why, why=why)
+        self._engine.note(resumed.kind, step, resumed.to_dict())
 
     # ------------------------------------------------------------------ the loop
 
@@ -161,7 +163,7 @@ class LoopCheckpoints:
         except Exception as error:
             text = " ".join(str(error).split())
             text = text if isinstance(error, CheckpointError) else f"{type(error).__name__}: {text}"
-            self._record("checkpoint", self.steps, {"kind": kind, "failed": text})
+            self._told(self.steps, CheckpointResult(why=kind, failed=text))
             return None
         finally:
             # Our time, not that of the phase of the loop it falls into.
@@ -215,8 +217,8 @@ class LoopCheckpoints:
         run = self._engine.open()
         return None if run is None else run.path
 
-    def _record(self, kind: str, step: int, data: dict[str, Any]) -> None:
-        self._engine.note(kind, step, data)
+    def _told(self, step: int, result: CheckpointResult) -> None:
+        self._engine.note(result.kind, step, result.to_dict())
 
     def _level(self) -> dict[str, float]:
         values = [float(loss) for loss in self._losses]

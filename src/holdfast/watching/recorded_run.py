@@ -29,8 +29,8 @@ from ..launcher.drain import Drain
 from ..launcher.drain_thread import DrainThread
 from ..launcher.start import start_run
 from ..launcher.tracking import Follower
+from ..records.resuming import LoopLeft
 from ..report import card_html, end_summary, make_page, saved_words
-from ..report.ending import LEFT
 from ..run import LaneReader, ProcessMark, Recorder, Run
 from ..run.life import PROCESS
 from ..types import Finding
@@ -204,7 +204,8 @@ class RecordedRun:
             code = int(isinstance(error, HoldfastError))
             left = self.engine.last_words(error)
             if self.run is not None:
-                self.engine.note(LEFT, self.engine.steps, left.place)
+                note = LoopLeft(**left.place)
+                self.engine.note(note.kind, self.engine.steps, note.to_dict())
             self.engine.close()
         if left is not None:
             self._left = True

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ...records.recovery import RolledBack
 from ...run import LaneData, Rows
 from ...types import Finding
 from .. import pace, words
@@ -157,7 +158,7 @@ def _marks(course: Course, rows: Rows) -> list[Marks]:
     steps = rows["step"].astype(np.float64)
     skipped, scaler = column(rows, "skipped") > 0, column(rows, "scaler_skipped") > 0
     bad = (column(rows, "loss_bad") > 0) | (column(rows, "grad_bad") > 0)
-    back = np.unique([float(event.step) for event in lane.events if event.kind == "rollback"])
+    back = np.unique([float(event.step) for event in lane.events if event.kind == RolledBack.kind])
     return [
         Marks(name="skipped by holdfast", shape="skip", x=np.unique(steps[skipped])),
         Marks(name="skipped by GradScaler", shape="scaler", x=np.unique(steps[scaler & ~skipped])),

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...checkpoint import rng
 from ...errors import HoldfastError, RunFolderError
+from ...records.trainer import HookFailed
 from ...run import Ring, Run
 
 ERRORS = "hook_errors.txt"
@@ -82,8 +83,8 @@ class RunHooks:
             reason = " ".join(str(error).split())
             if not isinstance(error, HoldfastError):
                 reason = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
-            data = {"hook": name, "step": step, "error": reason, "errors": self.errors}
-            self._note("hook_failed", data)
+            failed = HookFailed(hook=name, step=step, error=reason, errors=self.errors)
+            self._note(failed.kind, failed.to_dict())
             with contextlib.suppress(OSError), self._errors_file() as file:
                 file.write(f"Task.{name} at step {step}\n{traceback.format_exc()}\n")
             self._say(

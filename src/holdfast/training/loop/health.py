@@ -12,9 +12,10 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Literal
 
 from ...config import Section, bounded
+from ...records.trainer import OutOfBand
 from ...watching.watch import Watch
 from .norms import Distribution, GradientNorms
 from .step_numbers import figure
@@ -25,7 +26,7 @@ _COLUMNS = ("loss", "grad_norm", "lr", "scale")
 _OWN: Mapping[str, float] = {"loss": 0.0, "grad_norm": 1e-4}
 # Looks before a run has a median of its own.
 _LOOKS = 4
-HEALTHY = "healthy"
+HEALTHY: Literal["healthy"] = "healthy"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class BandSettings(Section):
         if given != sorted(set(given)):
             raise ValueError("low, high and critical have to rise in this order")
 
-    def judge(self, value: float) -> str:
+    def judge(self, value: float) -> Literal["low", "healthy", "high", "critical", "non-finite"]:
         """One word.
 
         >>> band = BandSettings(low=0.5, high=5.0, critical=10.0)
@@ -119,19 +120,19 @@ class Health:
         self._sum_up()
         norms, bands = self._epoch, self._bands_epoch
         self._epoch, self._bands_epoch = GradientNorms(self._clip), Counter()
-        data = norms.data()
-        if data:
-            known = {"bands": dict(bands)} if bands else {}
-            self._watch.note("gradient_norms", {"epoch": epoch, **data, **known})
+        totals = norms.totals()
+        if totals is not None:
+            totals = totals.replace(epoch=epoch, bands=dict(bands) if bands else None)
+            self._watch.note(totals.kind, totals.to_dict())
         return norms
 
     def run_ends(self) -> str:
         """Record the norms of the run; the same as a line for people, with advice."""
         self._watch.await_rows()
         self._sum_up()
-        data = self._run.data()
-        if data:
-            self._watch.note("gradient_norms", data)
+        totals = self._run.totals()
+        if totals is not None:
+            self._watch.note(totals.kind, totals.to_dict())
         return "; ".join(filter(None, [self._run.line(), self._run.advice()]))
 
     def _sum_up(self) -> None:
@@ -182,9 +183,16 @@ class Health:
             if self._out.pop(name, 0):
                 self._say(f"step {step}: {name} {figure(value)} is healthy again ({band})")
             return
-        data: dict[str, Any] = {"number": name, "value": value, "state": state}
-        data |= {"low": band.low, "high": band.high, "critical": band.critical, "band": whose}
-        self._watch.note("health", data)
+        found = OutOfBand(
+            number=name,
+            value=value,
+            state=state,
+            low=band.low,
+            high=band.high,
+            critical=band.critical,
+            band=whose,
+        )
+        self._watch.note(found.kind, found.to_dict())
         self._out[name] = times = self._out.get(name, 0) + 1
         if times & (times - 1) == 0:  # the first, second, fourth, eighth: many are no news
             self._say(f"step {step}: {name} {figure(value)} is {state}; healthy {band} ({whose})")

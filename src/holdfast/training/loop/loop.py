@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...records.trainer import EpochBegins
 from .. import distributed, parallel
 from .interrupts import Interrupts
 from .micro_batches import MicroBatches
@@ -54,7 +55,8 @@ class Loop:
             return why
         for epoch in parts.watch.epochs(epochs):
             parts.telling.epoch_begins(epoch)
-            parts.watch.note("epoch_begins", {"epoch": epoch + 1})
+            begins = EpochBegins(epoch=epoch + 1)
+            parts.watch.note(begins.kind, begins.to_dict())
             for last in self._steps(epoch):
                 why = self._after_step(last, interrupts)
                 if why:

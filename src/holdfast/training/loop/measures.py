@@ -98,14 +98,14 @@ def memory_numbers(device: torch.device) -> dict[str, float]:
     return numbers | ({"memory_utilization_percent": 100 * used / held} if held else {})
 
 
-def most_memory(device: torch.device) -> dict[str, float]:
-    """The most memory there was so far, of tensors on a GPU, else resident; and resident now."""
+def most_memory(device: torch.device) -> tuple[float, float]:
+    """Most memory there was so far, of tensors on a GPU, else resident; and resident now. In GB."""
     now = resident()
     if device.type == "cuda":
         most = float(torch.cuda.max_memory_allocated(device))
     else:
         most = max(now, _peak_resident())
-    return {"memory_peak_gb": most / 1e9, "process_rss_gb": now / 1e9}
+    return most / 1e9, now / 1e9
 
 
 def memory_peak(device: torch.device) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
+from ...records.trainer import GradientNormTotals
 from .step_numbers import figure, percent
 
 # Bins to a factor of two: a percentile is exact to 0.6 %, however many steps there were.
@@ -85,19 +85,21 @@ class GradientNorms:
         """The largest norm; NaN without steps."""
         return self._norms.largest if self._norms.count else math.nan
 
-    def data(self) -> dict[str, Any]:
-        """Everything as plain numbers, for an event; empty without steps."""
+    def totals(self) -> GradientNormTotals | None:
+        """Everything as numbers, for the record; None without steps."""
         if not self._norms.count:
-            return {}
-        return {
-            "steps": self._norms.count,
-            "grad_norm_max": self._norms.largest,
-            **{f"p{share}": self._norms.percentile(share) for share in (50, 90, 99)},
-            "clip": self._clip,
-            "clipped": self.clipped,
-            "line": self.line(),
-            "advice": self.advice(),
-        }
+            return None
+        return GradientNormTotals(
+            steps=self._norms.count,
+            grad_norm_max=self._norms.largest,
+            p50=self._norms.percentile(50),
+            p90=self._norms.percentile(90),
+            p99=self._norms.percentile(99),
+            clip=self._clip,
+            clipped=self.clipped,
+            line=self.line(),
+            advice=self.advice(),
+        )
 
     def line(self) -> str:
         """The same for people, in one clause; empty without steps."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...records.trainer import EpochEnded, TrainingNumbers
 from ...watching.watch import Watch
 from .. import channels
 from ..compiling import Compiled
@@ -177,7 +178,8 @@ class StepReporter:
         if "tokens_per_sample" in numbers:
             rate = numbers["tokens_per_sample"] * own["throughput_samples_per_sec"]
             numbers["throughput_tokens_per_sec"] = rate
-        self._watch.note("numbers", numbers)
+        noted = TrainingNumbers(values=numbers)
+        self._watch.note(noted.kind, noted.to_dict())
         self._measures.cost(time.perf_counter() - began, seconds)
         span.begin()
         _training(_listed, step, numbers)
@@ -209,18 +211,21 @@ class StepReporter:
         self.wait_share = span.waited / seconds
         self.wait_seconds = span.waited / max(span.batches, 1)
         loss = self._readings.take().get("loss", math.nan)
-        numbers = {
-            "loss": loss,
-            "throughput_samples_per_sec": samples / seconds,
-            "epoch_seconds": seconds,
-            "data_wait_fraction": self.wait_share,
-            **most_memory(self._place.device),
-            "skipped_steps": self._watch.skipped,
-            "learning_rate": float(self._optimizer.param_groups[0]["lr"]),
-            "grad_norm_max": norms.largest,
-        }
-        known = {name: value for name, value in numbers.items() if math.isfinite(value)}
-        self._watch.note("epoch", {"epoch": epoch, "step": step, **known})
+        most, now = most_memory(self._place.device)
+        ended = EpochEnded(
+            epoch=epoch,
+            step=step,
+            loss=_finite(loss),
+            throughput_samples_per_sec=_finite(samples / seconds),
+            epoch_seconds=_finite(seconds),
+            data_wait_fraction=_finite(self.wait_share),
+            memory_peak_gb=most,
+            process_rss_gb=now,
+            skipped_steps=self._watch.skipped,
+            learning_rate=_finite(float(self._optimizer.param_groups[0]["lr"])),
+            grad_norm_max=_finite(norms.largest),
+        )
+        self._watch.note(ended.kind, ended.to_dict())
         parts = [
             f"epoch {epoch + 1}{of}: step {step}",
             f"loss {loss:.4g}",
@@ -233,6 +238,10 @@ class StepReporter:
             parts.append(norms.line())
         advice = _WAIT_ADVICE if self.wait_share > _LONG_WAIT else ""
         self._progress.epoch(", ".join(parts) + advice)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _batch_told(samples: int, values: Scalars) -> str:

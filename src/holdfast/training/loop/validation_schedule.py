@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from ...records.trainer import Validated
 from ...watching.watch import Watch
 from .. import distributed
 from ..device import Place
@@ -105,7 +106,8 @@ class ValidationSchedule:
         value = self.latest[self._metric]
         # A plateau is one of what gets smaller when the model gets better.
         self._schedule.validated(value if self._standing.less_is_better else -value)
-        self._watch.note("validation", {**self.latest, "best": best})
+        validated = Validated(values=self.latest, best=best)
+        self._watch.note(validated.kind, validated.to_dict())
         for after_each in self._after_each:
             after_each(step, self.latest)
         self._progress.validated(step, told(self.latest, self._headline), best)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from ...records.trainer import ValidationSpike
 from ...watching.watch import Watch
 from .stopping import BestSoFar
 from .validation import ValidationSettings
@@ -54,15 +55,13 @@ class ValidationSpikes:
                 f"step {step}: {what}{refused}; resume the best state (--resume best) with a "
                 "lower train.optimizer.lr or train.clip"
             )
-        self._watch.note(
-            "validation_spike",
-            {
-                "metric": metric,
-                "value": value,
-                "best": best,
-                "best_step": self._standing.best_step,
-                "restored": restored,
-                "why_not": why_not,
-            },
+        spike = ValidationSpike(
+            metric=metric,
+            value=value,
+            best=best,
+            best_step=self._standing.best_step,
+            restored=restored,
+            why_not=why_not,
         )
+        self._watch.note(spike.kind, spike.to_dict())
         return restored
