@@ -77,11 +77,6 @@ def one_line(text: str) -> str:
     return words.clip(" ".join(visible(text).split()), 300)
 
 
-def _count(data: Mapping[str, Any], name: str) -> int:
-    value = number_in(data, name)
-    return int(value) if math.isfinite(value) else 0
-
-
 def _rollback(done: RolledBack) -> Rescue:
     why = one_line(done.why)
     reason = {
