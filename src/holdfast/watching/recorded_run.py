@@ -30,7 +30,6 @@ from ..launcher.drain_thread import DrainThread
 from ..launcher.start import start_run
 from ..launcher.tracking import Follower
 from ..report import card_html, end_summary, make_page, saved_words
-from ..report.ending import LEFT
 from ..run import LaneReader, ProcessMark, Recorder, Run
 from ..run.life import PROCESS
 from ..types import Finding
@@ -204,7 +203,8 @@ class RecordedRun:
             code = int(isinstance(error, HoldfastError))
             left = self.engine.last_words(error)
             if self.run is not None:
-                self.engine.note(LEFT, self.engine.steps, left.place)
+                place = left.left
+                self.engine.note(place.kind, self.engine.steps, place.to_dict())
             self.engine.close()
         if left is not None:
             self._left = True
