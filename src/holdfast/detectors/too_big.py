@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
+from ..records.crash import Died
 from ..types import Event, Severity
 from ._events import number
 from ._memory import MemoryDetector, amount, at, code_of, place_of
@@ -152,7 +153,8 @@ class TooBig(MemoryDetector):
         if _in_loss(event):
             where = " in the script's own code after the call of the model, which cannot be split"
         if event.data.get("limit") not in ("machine", None):
-            wanted += f" at {limit_words(event.data)}, {amount(number(event, 'limit_bytes'))}"
+            limit = limit_words(str(event.data["limit"]))
+            wanted += f" at {limit}, {amount(number(event, 'limit_bytes'))}"
         told = [f"out of memory{where}, {wanted}"]
         told += [made] if (made := self._made(event)) else []
         told.append(_needed(event) or _sum(_parts(event)))
@@ -166,10 +168,11 @@ class TooBig(MemoryDetector):
 
     def next_move(self, event: Event) -> str:
         """Advice for the largest part."""
+        limit = str(event.data.get("limit"))
         if event.kind == DIED:
             return (
                 "fewer loader workers, a smaller prefetch_factor or batch, data that is read when "
-                f"it is needed; or {limit_advice(event.data)}"
+                f"it is needed; or {limit_advice(limit)}"
             )
         if event.kind == LOST:
             return (
@@ -188,7 +191,7 @@ class TooBig(MemoryDetector):
         move = _LOSS if _in_loss(event) and not self._made(event) else self._fitting(event)
         # Whoever set a limit may have had a reason: it comes last.
         limited = event.data.get("limit") not in ("machine", None)
-        return f"{move}; or {limit_advice(event.data)}" if limited else move
+        return f"{move}; or {limit_advice(limit)}" if limited else move
 
     def headline(self, event: Event) -> str:
         """What ran out."""
@@ -330,7 +333,7 @@ def _split(event: Event) -> str:
 
 
 def _kill(event: Event) -> Kill:
-    return Kill(data=event.data, together=event.data.get("together") is True)
+    return Kill(data=Died.of(event) or Died())
 
 
 def _killed(kill: Kill) -> str:

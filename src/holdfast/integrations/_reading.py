@@ -10,6 +10,7 @@ import numpy as np
 
 from ..config import yaml_values
 from ..errors import HoldfastError
+from ..records.crash import RaisedException
 from ..redaction import redact_command, redact_text
 from ..report.rescue_words import rescue_of
 from ..run import Rows, Run
@@ -116,8 +117,8 @@ def note_of(event: Event) -> Note | None:
         return _note(event, "resume", f"resumed at step {event.step}")
     if event.kind == "settings_changed":
         return _note(event, "settings", ", ".join(map(str, data.get("changes", ()))))
-    if event.kind == "exception":
-        return _note(event, "exception", f"{data.get('type', '')}: {data.get('message', '')}")
+    if (raised := RaisedException.of(event)) is not None:
+        return _note(event, raised.kind, f"{raised.type}: {raised.message}")
     rescue = None if event.kind in _ROUTINE else rescue_of(event)
     if rescue is None:
         return None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from . import unequal_samples
-from .facts import Cause, Crash, listed
+from .facts import Cause, Crash
 
 
 def none_sample(crash: Crash) -> Cause | None:
     """A dataset that returned None."""
     none = crash.find(r"found <class 'NoneType'>|but got NoneType")
-    if crash.phase != "loading" or not (none or listed(crash.data.get("nones"))):
+    if crash.phase != "loading" or not (none or crash.data.nones):
         return None
     named = f" for {crash.sample}" if crash.sample else ""
     return Cause(
@@ -44,7 +44,7 @@ def unpacked(crash: Crash) -> Cause | None:
     what = f"{value.name} is {value.size if value.shape else value.text}" if value else ""
     loop = crash.place.code.startswith(("for ", "async for "))
     got = f"{few[2]}" if few else "more"
-    if loop and not crash.data.get("over_loader"):
+    if loop and not crash.data.over_loader:
         advice = (
             f"what the loop goes over gives {got} parts in each turn: name each of them in the for "
             "statement"

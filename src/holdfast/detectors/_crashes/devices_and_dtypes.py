@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .facts import Cause, Crash, Line, Value
+from ...records.crash import CodeLine
+from .facts import Cause, Crash, Line, Value, lines
 
 _WORDS = {
     "Double": "float64", "Float": "float32", "Half": "float16", "Long": "int64", "Int": "int32",
@@ -32,7 +33,7 @@ def devices(crash: Crash) -> Cause | None:
         one, other = (each.rstrip(".") or "cpu" for each in found.groups())
         told = f"{one} and {other}"
     headline = f"tensors on two devices: {told}"
-    for line in crash.lines("plain_attributes"):
+    for line in lines(crash.data.plain_attributes):
         device = next((v.device for v in named if v.name == line.name), "")
         if len(seen) > 1 and device in seen:
             return Cause(headline=headline, advice=_buffer(line, device))
@@ -51,7 +52,7 @@ def devices(crash: Crash) -> Cause | None:
     )
 
 
-def _buffer(line: Line, device: str) -> str:
+def _buffer(line: Line[CodeLine], device: str) -> str:
     """A tensor that a module holds as a plain attribute, and how it would move with the module."""
     name = line.name.rpartition(".")[2]
     value = line.code.partition("=")[2].strip() if line.code.startswith(f"{line.name} =") else "…"

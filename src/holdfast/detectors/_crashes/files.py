@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .._memory import amount
-from .facts import Cause, Crash, base_name, mapping, text, whole
+from .facts import Cause, Crash, base_name
 
 # Free bytes below which a disk is full for a file that was being written; a guess.
 _FULL = 16 << 20
@@ -14,7 +14,7 @@ _FULL = 16 << 20
 def checkpoint(crash: Crash) -> Cause | None:
     """A checkpoint that torch cannot read."""
     if crash.find(r"PytorchStreamReader failed|failed finding central directory"):
-        name = base_name(text(crash.data.get("checkpoint"))) or "the checkpoint"
+        name = base_name(crash.data.checkpoint or "") or "the checkpoint"
         return Cause(
             headline=f"{name} is truncated or damaged",
             advice=f"saving it was interrupted, or the copy is incomplete: {_earlier(crash)}; save "
@@ -44,9 +44,9 @@ def checkpoint(crash: Crash) -> Cause | None:
 
 def _earlier(crash: Crash) -> str:
     """What to load instead."""
-    if "readable" not in crash.data:
+    found = crash.data.readable
+    if found is None:
         return "use an earlier one, compare sizes"
-    found = text(crash.data.get("readable"))
     if found:
         return f"{found} is the newest of that folder that can be read"
     return "no other file of that folder can be read"
@@ -56,17 +56,17 @@ def missing(crash: Crash) -> Cause | None:
     """A file or folder that is not there."""
     if crash.type != "FileNotFoundError":
         return None
-    if "subprocess" in text(crash.data.get("library")):
+    if "subprocess" in crash.library:
         found = crash.find(r"No such file or directory: '?(.+?)'?$")
         return Cause(
             headline=f"the program {found[1] if found else ''} is not there".replace("  ", " "),
             advice="install it, or give its whole path; the script starts it as a command",
         )
     found = crash.find(r"No such file or directory: '?(.+?)'?$")
-    name = found[1] if found else text(crash.data.get("error_file")) or "a file"
+    name = found[1] if found else crash.data.error_file or "a file"
     near = crash.near()
     hint = f"did you mean {near}? " if near else ""
-    missing = text(crash.data.get("missing_folder"))
+    missing = crash.data.missing_folder
     folder = f"the folder {missing} does not exist (os.makedirs makes it); " if missing else ""
     relative = "" if name.startswith(("/", "\\")) else "it is looked for in the working directory; "
     return Cause(
@@ -80,7 +80,7 @@ def refused(crash: Crash) -> Cause | None:
     """Permissions, full disks, too many open files."""
     if crash.type == "PermissionError":
         found = crash.find(r"'(.+?)'$")
-        if found is None and not text(crash.data.get("error_file")):
+        if found is None and not crash.data.error_file:
             return Cause(
                 headline="the system does not permit this call",
                 advice="it names no file: signals to processes of others, ports below 1024 and "
@@ -92,7 +92,7 @@ def refused(crash: Crash) -> Cause | None:
             "folder of your own",
         )
     writing = crash.find(r"PytorchStreamWriter failed|unexpected pos|file write failed")
-    limit = whole(crash.data.get("file_limit")) or 0
+    limit = crash.data.file_limit or 0
     if crash.find(r"File too large|Errno 27") or (writing and limit):
         size = f" of {limit / 2**20:.1f} MiB" if limit else ""
         return Cause(
@@ -100,9 +100,9 @@ def refused(crash: Crash) -> Cause | None:
             advice=f"write less into it{_largest(crash)}; or raise the limit (ulimit -f, "
             "resource.RLIMIT_FSIZE; on the file system a quota)",
         )
-    disk = mapping(crash.data.get("disk"))
-    free, files = whole(disk.get("free")), whole(disk.get("files"))
-    folder = f"{disk.get('folder')} has {amount(free)} free" if free is not None else ""
+    disk = crash.data.disk
+    free, files = (disk.free, disk.files) if disk is not None else (None, None)
+    folder = f"{disk.folder} has {amount(disk.free)} free" if disk is not None else ""
     said = crash.find(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122")
     full = free is not None and (free < _FULL or files == 0)
     if writing and not said and not full:
@@ -168,7 +168,7 @@ def damaged(crash: Crash) -> Cause | None:
             advice="standard input is at its end (a job without a terminal, | or < that ended): "
             "take the answer from an argument",
         )
-    if crash.type == "EOFError" and "multiprocessing" in text(crash.data.get("library")):
+    if crash.type == "EOFError" and "multiprocessing" in crash.library:
         return Cause(
             headline="the process at the other end of a pipe is gone",
             advice="how it ended is not known here: look at its own output and exit code",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ...records.crash import CodeLine
 from .earlier_steps import other_input, steps_before
-from .facts import Cause, Crash, Line, Value, listed, numbers, product, shown
+from .facts import Cause, Crash, Line, Value, lines, numbers, product, shown
 
 
 def multiplied(crash: Crash) -> Cause | None:
@@ -71,7 +72,7 @@ def _features(crash: Crash, layer: Value, got: int, expects: int, rows: int) -> 
 def _made_input(crash: Crash, shape: tuple[int, ...]) -> str:
     """The line that made the tensor of this shape, for the end of a phrase."""
     named = crash.tensor(shape)
-    origin = crash.origin(named.name) if named is not None else Line()
+    origin = crash.origin(named.name) if named is not None else Line(about=CodeLine())
     origin = origin if origin.line else crash.first_origin()
     return f", made at {origin.where}: {origin.quoted[:60]}" if origin.line else ""
 
@@ -125,7 +126,7 @@ def broadcast(crash: Crash) -> Cause | None:
 
 def _of_batch(crash: Crash, one: int, other: int) -> str:
     """What is known of the batch: its samples were counted where a loader drew them."""
-    drawn = len(listed(crash.data.get("indices")))
+    drawn = len(crash.data.indices or ())
     if drawn and drawn == min(one, other):
         return f"this batch has {drawn} samples, as the last of an epoch may"
     return "where that is the batch, the last one of an epoch is smaller"
@@ -338,7 +339,7 @@ def of_loss(crash: Crash) -> Cause | None:
     found = crash.find(r"input batch_size \((\d+)\) to match target batch_size \((\d+)\)")
     if found:
         one, other = int(found[1]), int(found[2])
-        line = next((line.told() for line in crash.lines("reshapes") if line.line), "")
+        line = next((line.told() for line in lines(crash.data.reshapes) if line.line), "")
         return Cause(
             headline=f"{one} predictions for {other} targets",
             advice=f"the batch changed its size on the way{line}: a view(-1, N) with a wrong N "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .facts import Cause, Crash, text
+from .facts import Cause, Crash
 from .state_keys import keys
 
 _ITERATORS = ("generator", "filter", "map", "chain", "zip")
@@ -70,7 +70,7 @@ def parameters(crash: Crash) -> Cause | None:
             advice="the value is outside what the optimizer takes: check its sign and the order of "
             f"the arguments{crash.place.told()}",
         )
-    if "optim/" in text(crash.data.get("library")) and crash.find(
+    if "optim/" in crash.library and crash.find(
         r"(not supported between|bad operand type|unsupported operand|can't multiply).*'?str'?"
     ):
         return Cause(

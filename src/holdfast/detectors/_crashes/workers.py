@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal as signals
 
+from ...records.crash import Died, MemoryReading
 from ..kills import Kill, limit_advice
 from ..peers import ENDED_PROCESS, GONE, many_ranks, peer_is_gone
 from .bus_error import bus_error
-from .facts import Cause, Crash, listed, mapping, whole
+from .facts import Cause, Crash
 
 # What the system calls them, as torch prints it.
 _SIGNALS = {
@@ -25,7 +26,7 @@ def pickled(crash: Crash) -> Cause | None:
     if found is None:
         return None
     name = found[1].rpartition("<locals>.")[2].strip("<>'")
-    inner = crash.phase == "loading" or "multiprocessing" in str(crash.data.get("library"))
+    inner = crash.phase == "loading" or "multiprocessing" in crash.library
     if not inner and "save" in crash.place.code:
         return Cause(
             headline=f"{name} cannot be saved",
@@ -44,9 +45,9 @@ def ended_worker(crash: Crash) -> Cause | None:
     """A loader worker that died without an exception: killed, or left by itself."""
     found = crash.find(r"DataLoader worker \(pid\(?s?\)? ?([\d, ]+)\) (exited unexpectedly|is "
                        r"killed by signal: (.+?)\.)")  # fmt: skip
-    dead = [each for each in map(listed, listed(crash.data.get("dead_workers"))) if len(each) == 3]
+    dead = crash.data.dead_workers
     number, pid, code = dead[0] if dead else (None, found[1].strip(", ") if found else "", None)
-    if not found and (not dead or crash.data.get("process")):
+    if not found and (not dead or crash.data.process):
         return None
     signal = _signal(code, (found[3] or "").strip() if found else "")
     who = "a loader worker" if number is None else f"loader worker {number} (pid {pid})"
@@ -85,8 +86,8 @@ def _signal(code: object, said: str) -> str:
 
 def _killed(crash: Crash, who: str, signal: str) -> Cause:
     """A worker that got a signal: by the kernel for lack of memory, as far as this was read."""
-    memory = mapping(crash.data.get("memory"))
-    counted, machine = (whole(crash.data.get(n)) for n in ("oom_kills", "machine_oom_kills"))
+    memory = crash.data.memory or MemoryReading()
+    counted, machine = crash.data.oom_kills, crash.data.machine_oom_kills
     less = (
         "use fewer workers or a smaller prefetch_factor, keep less in the dataset (arrays instead "
         "of lists of objects, np.memmap)"
@@ -94,9 +95,9 @@ def _killed(crash: Crash, who: str, signal: str) -> Cause:
     if signal == "SIGKILL" and counted:
         return Cause(
             headline=f"{who} was killed by the OOM killer (SIGKILL)",
-            advice=f"{less}, or give the run more memory: {limit_advice(memory)}",
+            advice=f"{less}, or give the run more memory: {limit_advice(memory.limit or '')}",
         )
-    read = Kill(data=memory).used.replace("were used", "were in use afterwards")
+    read = Kill(data=Died(**vars(memory))).used.replace("were used", "were in use afterwards")
     if signal == "SIGKILL" and machine:
         why = (
             f"perhaps for lack of memory, the kernel counted {machine} such kill"
