@@ -48,11 +48,12 @@ _EVALUATED = {"nodes": 40, "evaluations": 2, "batches": 5, "function": "validate
 _UNDONE = {"code": "OPT003", "steps": 9, "to": 4, "loss": 90.0, "usual": 2.0, "tried": 2.1}
 _UNDONE |= {"lr_factor": 0.5, "left": 2}
 _RAISED = {"type": "KeyError", "message": "'cat'", "file": "data.py", "line": 31, "sample": 481}
+_SWALLOWED = {k: v for k, v in _RAISED.items() if k != "sample"} | {"batches": 9}
 _SILENT = {"seconds": 900.0, "limit": 600.0, "longest": 14.0, "cpu": 0.01, "moves": False}
 _SILENT |= {"file": "train.py", "line": 57, "waits_for": 1, "samples": [3, 4], "frames": []}
 TELLS = {
     "RUN001": ("exception", _RAISED),
-    "RUN002": ("swallowed_exception", _RAISED | {"batches": 9}),
+    "RUN002": ("swallowed_exception", _SWALLOWED),
     "RUN003": ("unreadable", _RAISED | {"replaced": True}),
     "RUN004": ("no_progress", _SILENT),
     "OPT003": ("rollback", _UNDONE),

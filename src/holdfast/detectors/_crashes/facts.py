@@ -37,6 +37,11 @@ class Line(Generic[L]):
         return self.about.name or ""
 
     @property
+    def file(self) -> str:
+        """Its file; empty where unknown."""
+        return self.about.file or ""
+
+    @property
     def line(self) -> int:
         """Its number; 0 where unknown."""
         return self.about.line or 0
@@ -49,7 +54,7 @@ class Line(Generic[L]):
     @property
     def where(self) -> str:
         """``model.py:12`` without folders; empty where unknown."""
-        return place_words(base_name(self.about.file or ""), self.line) if self.line else ""
+        return place_words(base_name(self.file), self.line) if self.line else ""
 
     @property
     def quoted(self) -> str:
