@@ -58,7 +58,8 @@ def test_a_mapped_file_that_became_shorter_is_named(
             "import numpy", "import os\nimport numpy"))  # fmt: skip
     finally:
         signal.signal(signal.SIGCHLD, before)
-    assert found.data.shared_memory.free >= 0, found.data
+    room = found.data.shared_memory
+    assert room is not None and room.free >= 0, found.data
     assert "(SIGBUS): bank.bin became shorter" in cause.headline, cause
     assert "4.0 KiB, 4.0 MiB are mapped" in cause.advice and "os.replace" in cause.advice
     assert "shm-size" not in cause.advice

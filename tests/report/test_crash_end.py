@@ -61,7 +61,8 @@ def test_a_long_exception_keeps_its_line(crash: Any) -> None:
 
 def test_a_cut_exception_says_so(crash: Any) -> None:
     numbers = ", ".join(f"row {i} has 0.3102" for i in range(40))
-    run = crash(ORDINARY | {"type": "ValueError", "message": numbers, "operands": [], "module": None})
+    odd = {"type": "ValueError", "message": numbers, "operands": [], "module": None}
+    run = crash(ORDINARY | odd)
     verdict = plain(report_lines(summarize(run))).partition("Findings")[0]
     assert "…" in verdict and "row 39 has 0.3102 at" in " ".join(verdict.split())
     (found,) = summarize(run).findings

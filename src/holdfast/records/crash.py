@@ -37,10 +37,13 @@ class CodeLine(SparseRecord):
     code: str | None = None
 
 
-class StackLine(CodeLine):
+class StackLine(SparseRecord):
     """One of the script's own calls in a traceback."""
 
+    file: str | None = None
+    line: int | None = None
     function: str | None = None
+    code: str | None = None
 
 
 class CarriedLine(CodeLine):
@@ -88,6 +91,12 @@ class CrashValue(SparseRecord):
 
     name: str
     shape: tuple[int, ...] | None = None
+    module: str | None = None
+    """Class of a module."""
+    repr: str | None = None
+    """A module as torch prints it."""
+    weights: Mapping[str, tuple[int, ...]] | None = None
+    """Shapes of its first weights by their names."""
     dtype: str | None = None
     """Of a module that of its first weight."""
     device: str | None = None
@@ -102,12 +111,6 @@ class CrashValue(SparseRecord):
     """Row of the batch that holds it."""
     max: Any = None
     max_row: int | None = None
-    module: str | None = None
-    """Class of a module."""
-    repr: str | None = None
-    """A module as torch prints it."""
-    weights: Mapping[str, tuple[int, ...]] | None = None
-    """Shapes of its first weights by their names."""
     training: bool | None = None
     graded: bool | None = None
     """Whether a weight of it has a gradient."""
@@ -353,10 +356,10 @@ class RaisedException(SparseRecord, Kind, kind="exception"):
     """Bytes that the batches on their way need."""
     shorter_files: tuple[ShorterFile, ...] | None = None
 
+    called_from: str | None = None
+    """File and line of this process that got it from another one."""
     process: str | None = None
     """Which other process raised it: ``DataLoader worker process 0``."""
-    called_from: str | None = None
-    """File and line of this process that got it from there."""
     behind: RaisedException | None = None
     """The exception that this one was raised for, or while it was handled."""
     raised_from: bool | None = None
