@@ -6,41 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...records.crash import RaisedException
-from . import (
-    autograd,
-    connections,
-    data,
-    devices_and_dtypes,
-    files,
-    indices,
-    python_errors,
-    recursion,
-    settings,
-    shapes,
-    state,
-    workers,
-)
 from .facts import Cause, Crash, clip
 from .line_fixes import line_fix
-
-# The first that knows the error explains it: what is particular comes before what is general.
-RULES: tuple[Callable[[Crash], Cause | None], ...] = (
-    *devices_and_dtypes.RULES,
-    *autograd.RULES,
-    *data.RULES,
-    *shapes.RULES,
-    *indices.RULES,
-    *state.RULES,
-    *workers.RULES,
-    *connections.RULES,
-    *files.RULES,
-    *settings.RULES,
-    *recursion.RULES,
-    *python_errors.RULES,
-)
+from .table import RULES
 
 
 def explain(recorded: RaisedException) -> Cause:

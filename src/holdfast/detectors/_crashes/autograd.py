@@ -232,36 +232,3 @@ def to_numpy(crash: Crash) -> Cause | None:
             advice=f"use {name}.detach().cpu().numpy(), and evaluate inside torch.no_grad()",
         )
     return None
-
-
-def other(crash: Crash) -> Cause | None:
-    """Further ways to leave the graph."""
-    if crash.find("appears to not have been used in the graph"):
-        return Cause(
-            headline="a gradient for a tensor that the output does not depend on",
-            advice="pass allow_unused=True to torch.autograd.grad, or check a detach() between "
-            "the two",
-        )
-    if crash.find("Inference tensors cannot be saved for backward"):
-        return Cause(
-            headline="a tensor made in inference_mode is used for training",
-            advice="use torch.no_grad() there instead of inference_mode, or clone() the tensor",
-        )
-    if crash.find("support the deepcopy protocol"):
-        return Cause(
-            headline="deepcopy of a tensor with a graph",
-            advice="detach() it first; a module that keeps such a tensor as an attribute cannot be "
-            "copied, keep it as a buffer",
-        )
-    if crash.find(r"Mismatch in shape: grad_output|attempting to assign a gradient of size"):
-        return Cause(
-            headline="a gradient of another shape than its tensor",
-            advice="the gradient that is passed or assigned must have the shape of the tensor it "
-            "belongs to",
-        )
-    return None
-
-
-RULES = (
-    overwritten, leaf, second_time, without_graph, not_scalar, to_numpy, other,
-)  # fmt: skip

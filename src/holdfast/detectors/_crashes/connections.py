@@ -60,18 +60,3 @@ def port(crash: Crash) -> Cause | None:
         else "another process listens on it (ss -ltnp names it): choose another port, or 0 for any "
         "that is free",
     )
-
-
-def download(crash: Crash) -> Cause | None:
-    """Data that could not be fetched."""
-    if not crash.find(r"Max retries exceeded|Name or service not known|HTTP Error|Temporary "
-                      r"failure in name resolution"):  # fmt: skip
-        return None
-    return Cause(
-        headline="a download failed",
-        advice="without a network load from a local path, or fetch once elsewhere (for "
-        "Hugging Face: HF_HUB_OFFLINE=1 with a filled cache)",
-    )
-
-
-RULES = (reader, lost, refused, port, download)

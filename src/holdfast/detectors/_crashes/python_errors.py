@@ -77,11 +77,6 @@ def names(crash: Crash) -> Cause | None:
 
 def attributes(crash: Crash) -> Cause | None:
     """An attribute that an object does not have."""
-    if crash.find(r"cannot assign \w+ before Module\.__init__\(\) call"):
-        return Cause(
-            headline="super().__init__() is missing",
-            advice="call super().__init__() in the first line of __init__ of the module",
-        )
     found = crash.find(r"'(.+?)' object has no attribute '(.+?)'") or crash.find(
         r"module '(.+?)' has no attribute '(.+?)'"
     )
@@ -252,22 +247,9 @@ def _among_numbers(crash: Crash, low: str, high: str) -> str:
     return f"{has}, and this one is left out: look at what fills it, and at what it leaves out"
 
 
-def numbers(crash: Crash) -> Cause | None:
-    """Arithmetic."""
-    if crash.type == "ZeroDivisionError":
-        return divided(crash)
-    if crash.type == "NotImplementedError" and crash.find('missing the required "forward"'):
-        return Cause(
-            headline="the module has no forward",
-            advice="define forward in its class, with this spelling and indented below it; a "
-            "ModuleList has none, call its layers in a loop",
-        )
-    if crash.type == "StopIteration":
-        return Cause(
-            headline="next() of an iterator that is at its end",
-            advice="make the iterator anew for each epoch: it = iter(loader), or use a for loop",
-        )
-    return None
+def division(crash: Crash) -> Cause | None:
+    """A division by zero."""
+    return divided(crash) if crash.type == "ZeroDivisionError" else None
 
 
 def assertion(crash: Crash) -> Cause | None:
@@ -296,8 +278,3 @@ def memory(crash: Crash) -> Cause | None:
         advice="read the data when it is needed (np.memmap, one file per sample) and keep arrays "
         f"instead of lists of objects; or {limit_advice(limit)}",
     )
-
-
-RULES = (
-    memory, imports, syntax, names, attributes, arguments, key, numbers, assertion,
-)  # fmt: skip

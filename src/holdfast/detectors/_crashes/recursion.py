@@ -59,6 +59,3 @@ def endless(crash: Crash) -> Cause | None:
         advice=f"{last}look at whether they come nearer to what ends it; if they do, the data are "
         "deeper than the limit: a loop with a list of what is left needs none",
     )
-
-
-RULES = (endless,)

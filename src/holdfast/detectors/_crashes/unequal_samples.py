@@ -96,6 +96,3 @@ def bound(crash: Crash) -> Cause | None:
             f"{names[0]} - {names[1]} + 1 allows for equal ones",
         )
     return None
-
-
-RULES = (bound, unequal)

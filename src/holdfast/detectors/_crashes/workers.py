@@ -126,53 +126,18 @@ def ended_process(crash: Crash) -> Cause | None:
     )
 
 
-def started(crash: Crash) -> Cause | None:
-    """Processes that are started at the wrong place."""
-    if crash.find("before the current process has finished its bootstrapping phase"):
-        return Cause(
-            headline="workers are started while the script is imported again",
-            advice="put the training under if __name__ == '__main__': main(), because a spawned "
-            "worker imports the script",
-        )
-    if crash.find("Cannot re-initialize CUDA in forked subprocess"):
-        return Cause(
-            headline="CUDA is used in a forked process",
-            advice="keep tensors of the dataset on the CPU and move batches in the loop; else "
-            "multiprocessing_context='spawn' for the loader",
-        )
-    if crash.find(r"unable to open shared memory object|unable to mmap"):
-        return Cause(
-            headline="shared memory for a batch could not be opened",
-            advice="raise ulimit -n and the container's --shm-size, or "
-            "torch.multiprocessing.set_sharing_strategy('file_system')",
-        )
-    if crash.find("DataLoader timed out"):
-        return Cause(
-            headline="no batch came within the loader's timeout",
-            advice="a worker hangs or is slow: run with num_workers=0, look at locks and network "
-            "reads of the dataset, or raise timeout",
-        )
-    return None
-
-
-def ranks(crash: Crash) -> Cause | None:
-    """Process groups."""
-    if crash.find("Default process group has not been initialized"):
-        return Cause(
-            headline="a collective is called without a process group",
-            advice="call torch.distributed.init_process_group() first and start with torchrun, or "
-            "guard the call with torch.distributed.is_initialized()",
-        )
-    if crash.find(r"rendezvous: environment variable (\w+) expected, but not set"):
-        return Cause(
-            headline="the process group finds no RANK or WORLD_SIZE",
-            advice="start the script with torchrun --nproc-per-node N script.py, which sets them",
-        )
+def lost_rank(crash: Crash) -> Cause | None:
+    """Another rank that is gone."""
     if peer_is_gone(crash.data):
         return Cause(
             headline=GONE,
             advice="another rank has ended or failed first: look at its error and at its end",
         )
+    return None
+
+
+def nccl(crash: Crash) -> Cause | None:
+    """Any other error of NCCL."""
     if crash.find(r"\bNCCL\b|ncclSystemError|ncclUnhandledCudaError"):
         other = "another rank has mostly failed first: look at its error; "
         return Cause(
@@ -180,6 +145,11 @@ def ranks(crash: Crash) -> Cause | None:
             advice=f"{other if many_ranks(crash.data) else ''}NCCL_DEBUG=INFO says more about the "
             "devices and the network",
         )
+    return None
+
+
+def unused_parameters(crash: Crash) -> Cause | None:
+    """Parameters of a DDP model that took no part in the loss."""
     if crash.find("Expected to have finished reduction in the prior iteration"):
         found = crash.find(r"did not receive grad for rank \d+: (\d[\d ]*)")
         which = ", ".join(found[1].split()[:4]) if found else ""
@@ -190,6 +160,3 @@ def ranks(crash: Crash) -> Cause | None:
             "loss, freeze what is not trained before DDP is made, or find_unused_parameters=True",
         )
     return None
-
-
-RULES = (pickled, ended_worker, ended_process, started, ranks)
