@@ -12,6 +12,9 @@ from torch import nn
 
 from holdfast.detectors._crashes import Cause, Crash, explain
 from holdfast.diagnosis.crash import exception
+from holdfast.records.crash import RaisedException
+from holdfast.run import encode
+from holdfast.run.jsonl import decode
 
 HEAD = """
 import torch
@@ -22,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 
 def crash(folder: Path, script: str) -> tuple[Crash, Cause]:
-    """Run a script to its exception and explain what is recorded of it."""
+    """Run a script to its exception and explain what another process reads of it."""
     path = folder / "train.py"
     text = HEAD + textwrap.dedent(script)
     path.write_text(text)
@@ -31,6 +34,8 @@ def crash(folder: Path, script: str) -> tuple[Crash, Cause]:
     with pytest.raises(Exception) as caught:
         exec(compile(text, str(path), "exec"), names)
     models = [value for value in names.values() if isinstance(value, nn.Module)]
-    facts = exception.facts(caught.value, (), models)
+    written = exception.facts(caught.value, (), models)
+    facts = RaisedException.from_dict(decode(encode(written.to_dict())))
+    assert facts == written
     cause = explain(facts)
     return Crash(data=facts).blaming(cause.row), cause

@@ -21,6 +21,7 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from holdfast.actions import replace_sample
 from holdfast.actions.replace_sample import of_data
+from holdfast.records.crash import RaisedException
 
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
 
@@ -61,7 +62,7 @@ def epoch(dataset: Any, workers: int = 0, **options: Any) -> tuple[torch.Tensor,
         generator(7)
     options = {"shuffle": True, **options}
     loader = DataLoader(dataset, batch_size=8, num_workers=workers, **options)
-    found = replace_sample.loader_begins(loader, lambda e: {"message": str(e), "line": 3})
+    found = replace_sample.loader_begins(loader, lambda e: RaisedException(message=str(e), line=3))
     iterator = iter(loader)
     replace_sample.loader_began()
     try:
@@ -107,7 +108,7 @@ def test_workers_of_the_next_epoch_do_not_try_it_again() -> None:
     loader = DataLoader(Noisy({11: OSError()}), batch_size=8, shuffle=True, num_workers=1)
     told: list[int] = []
     for _ in range(3):
-        found = replace_sample.loader_begins(loader, lambda e: {})
+        found = replace_sample.loader_begins(loader, lambda e: RaisedException())
         iterator = iter(loader)
         replace_sample.loader_began()
         assert found is not None and len(list(iterator)) == 8
@@ -126,7 +127,10 @@ def test_what_is_known_is_of_a_dataset_and_keeps_nothing_alive() -> None:
     gc.collect()
     assert gone() is None
     plain: Any = [1, 2]
-    assert replace_sample.loader_begins(DataLoader(plain, shuffle=True), lambda e: {}) is None
+    assert (
+        replace_sample.loader_begins(DataLoader(plain, shuffle=True), lambda e: RaisedException())
+        is None
+    )
 
 
 def test_a_share_of_a_large_set_may_be_replaced() -> None:
@@ -134,7 +138,7 @@ def test_a_share_of_a_large_set_may_be_replaced() -> None:
         def __len__(self) -> int:
             return 10_000
 
-    found = replace_sample.SampleReplacement(Large(), lambda e: {})
+    found = replace_sample.SampleReplacement(Large(), lambda e: RaisedException())
     assert found._most == 10
 
 

@@ -48,6 +48,7 @@ _UNDONE = RolledBack(
 ).to_dict()
 _UNDONE |= {"lr_factor": 0.5, "left": 2}
 _RAISED = {"type": "KeyError", "message": "'cat'", "file": "data.py", "line": 31, "sample": 481}
+_SWALLOWED = {k: v for k, v in _RAISED.items() if k != "sample"} | {"batches": 9}
 _SILENT = {"seconds": 900.0, "limit": 600.0, "longest": 14.0, "cpu": 0.01, "moves": False}
 _SILENT |= {"file": "train.py", "line": 57, "waits_for": 1, "samples": [3, 4], "frames": []}
 
@@ -58,7 +59,7 @@ def _recorded(event: Event) -> tuple[str, dict[str, Any]]:
 
 TELLS = {
     "RUN001": ("exception", _RAISED),
-    "RUN002": ("swallowed_exception", _RAISED | {"batches": 9}),
+    "RUN002": ("swallowed_exception", _SWALLOWED),
     "RUN003": ("unreadable", _RAISED | {"replaced": True}),
     "RUN004": ("no_progress", _SILENT),
     "OPT003": ("rollback", _UNDONE),

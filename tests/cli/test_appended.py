@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import _appended
+from holdfast.records.resuming import OutputOpened
 from holdfast.run import LaneReader, Run
-from holdfast.run.script_files import OUTPUT
 from holdfast.types import Event
 
 
@@ -26,7 +26,7 @@ def test_logs_with_rows_of_a_killed_run_are_named_and_left(
     ):
         path.write_text(now)
         data = {"file": str(path), "bytes": len(before), "appends": appends}
-        events.append(Event(time=time.time(), rank=0, step=0, kind=OUTPUT, data=data))
+        events.append(Event(time=time.time(), rank=0, step=0, kind=OutputOpened.kind, data=data))
     monkeypatch.setattr(Run, "lanes", lambda self: [0])
     monkeypatch.setattr(LaneReader, "__init__", lambda self, run, lane: None)
     monkeypatch.setattr(LaneReader, "events", lambda self: events)

@@ -12,6 +12,7 @@ import pytest
 from holdfast.detectors._crashes import explain
 from holdfast.detectors._crashes import root as root_of
 from holdfast.detectors.peers import peer_is_gone
+from holdfast.records.crash import RaisedException
 
 GLOO = "[gloo/pair.cc:553] Connection closed by peer [::1]:3"
 RESET = {"type": "ConnectionResetError", "message": "[Errno 104] Connection reset by peer"}
@@ -138,7 +139,7 @@ CAUSES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
 
 
 def told(data: dict[str, Any]) -> str:
-    cause = explain(root_of(data))
+    cause = explain(root_of(RaisedException.from_dict(data)))
     return f"{cause.headline}: {cause.advice}"
 
 
@@ -151,9 +152,11 @@ def test_a_cause_has_evidence_of_its_world(cause: str):
 
 
 def test_a_group_of_one_has_no_other_rank():
-    assert peer_is_gone({"message": GLOO, "world": 2})
-    assert not peer_is_gone({"message": GLOO, "world": 1}) and not peer_is_gone({"message": GLOO})
-    assert peer_is_gone({"type": "ProcessExitedException", "message": "process 1 terminated"})
+    assert peer_is_gone(RaisedException(message=GLOO, world=2))
+    assert not peer_is_gone(RaisedException(message=GLOO, world=1))
+    assert not peer_is_gone(RaisedException(message=GLOO))
+    said = "process 1 terminated"
+    assert peer_is_gone(RaisedException(type="ProcessExitedException", message=said))
 
 
 def test_who_killed_a_worker_is_said_to_be_unknown_where_nothing_counted_it():
@@ -170,9 +173,11 @@ BEHIND = {"type": "RuntimeError", "file": "a.py", "line": 5,
 def test_an_error_that_is_raised_from_another_is_explained_by_it():
     outer = {"type": "ValueError", "message": "bad batch", "behind": BEHIND, "raised_from": True}
     assert "8x24 and 20x1" in told(outer)
-    assert root_of(outer) is BEHIND
+    raised = RaisedException.from_dict(outer)
+    assert root_of(raised) is raised.behind
     # Inside of ``except`` without ``from``: what happened there is explained first.
     other = {"type": "NameError", "message": "name 'x' is not defined", "behind": BEHIND}
     assert "no variable x" in told(other)
     assert "8x24" in told(other | {"raised_from": True})
-    assert root_of(outer | {"behind": {"type": "OddError", "message": "odd"}}) is not BEHIND
+    odd = raised.replace(behind=RaisedException(type="OddError", message="odd"))
+    assert root_of(odd) is odd

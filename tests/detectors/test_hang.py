@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.detectors.hang import Hang
 from holdfast.detectors.judge import Judge
+from holdfast.records.crash import NoProgress
 from holdfast.report import plain
 from holdfast.report.cause import cause_of
 from holdfast.report.facts import facts_of
@@ -18,7 +19,8 @@ SEEN |= {"moves": False, "moves_inside": False, "file": "train.py", "line": 30, 
 
 
 def event(step: int, kind: str = "no_progress", time: float = 0.0, **data: Any) -> Event:
-    return Event(time=time, rank=0, step=step, kind=kind, data={**SEEN, **data})
+    shown = NoProgress.from_dict({**SEEN, **data}).to_dict() if kind == NoProgress.kind else data
+    return Event(time=time, rank=0, step=step, kind=kind, data=shown)
 
 
 def judged(make_rows: Any, *events: Event) -> list[Any]:

@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.detectors._crashes import explain
 from holdfast.diagnosis.crash import exception, shared_memory
+from holdfast.records.crash import ShorterFile
 from tests.crashing import crash
 
 
@@ -57,7 +58,8 @@ def test_a_mapped_file_that_became_shorter_is_named(
             "import numpy", "import os\nimport numpy"))  # fmt: skip
     finally:
         signal.signal(signal.SIGCHLD, before)
-    assert found.data["shared_memory"]["free"] >= 0, found.data
+    room = found.data.shared_memory
+    assert room is not None and room.free >= 0, found.data
     assert "(SIGBUS): bank.bin became shorter" in cause.headline, cause
     assert "4.0 KiB, 4.0 MiB are mapped" in cause.advice and "os.replace" in cause.advice
     assert "shm-size" not in cause.advice
@@ -76,7 +78,7 @@ def test_a_worker_that_dies_meanwhile_does_not_disturb_the_record(
     monkeypatch.setattr(exception, "_message", dies)
     before = signal.signal(signal.SIGCHLD, handler)
     try:
-        assert exception.facts(ValueError("odd"))["message"] == "odd"
+        assert exception.facts(ValueError("odd")).message == "odd"
         assert signal.getsignal(signal.SIGCHLD) is handler
     finally:
         signal.signal(signal.SIGCHLD, before)
@@ -89,9 +91,9 @@ def test_a_replaced_file_is_not_shorter(tmp_path: Path) -> None:
     np.zeros(4096, dtype=np.float32).tofile(file)
     mapped = np.memmap(file, dtype=np.float32, mode="r")
 
-    def shorter_files() -> list[dict[str, Any]]:
+    def shorter_files() -> list[ShorterFile]:
         found = shared_memory.shorter_files(Path("/proc/self/maps").read_text())
-        return [one for one in found if str(tmp_path) in one["file"]]
+        return [one for one in found if str(tmp_path) in one.file]
 
     assert shorter_files() == []
     other = tmp_path / "b.bin"
@@ -101,7 +103,7 @@ def test_a_replaced_file_is_not_shorter(tmp_path: Path) -> None:
     again = np.memmap(tmp_path / "c.bin", dtype=np.float32, mode="w+", shape=(4096,))
     os.truncate(tmp_path / "c.bin", 4096)
     (shorter,) = shorter_files()
-    assert (Path(shorter["file"]).name, shorter["bytes"], shorter["mapped"]) == (
+    assert (Path(shorter.file).name, shorter.bytes, shorter.mapped) == (
         "c.bin", 4096, 16384)  # fmt: skip
     del mapped, again
 
@@ -327,9 +329,9 @@ def test_a_layer_that_has_worked_is_right(
 ) -> None:
     script = NET.format(channels=3, optimizer=optimizer, steps=steps, shape=shape)
     found, _ = crash(tmp_path, script)
-    cause = explain({**found.data, "steps": steps})
+    cause = explain(found.data.replace(steps=steps))
     for word in words.split("|"):
         assert word in f"{cause.headline} {cause.advice}", cause
     assert not_words not in cause.advice
     # In the first step a layer may be wrong, whatever was computed of it before.
-    assert "the layer is right" not in explain({**found.data, "steps": 0}).advice
+    assert "the layer is right" not in explain(found.data.replace(steps=0)).advice

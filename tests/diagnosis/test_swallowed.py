@@ -13,6 +13,9 @@ import torch
 from torch import nn
 
 from holdfast.diagnosis.crash.swallowed import SwallowedErrors
+from holdfast.records.crash import SwallowedException
+from holdfast.run import encode
+from holdfast.run.jsonl import decode
 
 HEAD = """
 import torch
@@ -127,9 +130,11 @@ def found(folder: Path, script: str, width: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("case", FAILING)
 def test_what_is_caught_on_every_batch_is_found_with_its_line(tmp_path: Path, case: str):
     (told,) = found(tmp_path, FAILING[case], width=3)
-    assert told["kind"] == "swallowed_exception" and told["type"] == "RuntimeError"
-    assert "loss = model(x).mean()" in told["code"]
-    assert told["batches"] < 12
+    assert told.pop("kind") == SwallowedException.kind
+    found_again = SwallowedException.from_dict(decode(encode(told)))
+    assert found_again.to_dict() == decode(encode(told)) and found_again.type == "RuntimeError"
+    assert "loss = model(x).mean()" in str(found_again.code) and found_again.excerpt
+    assert found_again.batches < 12
 
 
 @pytest.mark.parametrize("case", HEALTHY)

@@ -3,16 +3,17 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
 from holdfast.boot import stacks as answering
 from holdfast.launcher import stacks
-from holdfast.launcher.heartbeat import AGAIN, BEFORE, SILENT, Heartbeat, Starting
+from holdfast.launcher.heartbeat import BEFORE, Heartbeat, Seen, Starting
 from holdfast.launcher.stacks import Frame, Stacks
+from holdfast.records.crash import LoaderWork, NoProgress, ProgressAgain
 
 LINE = Frame("train.py", 12, "main")
+SILENT, AGAIN = NoProgress, ProgressAgain
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Bench:
         self.rings = {f"r{i}": Ring() for i in range(lanes)}
         self.stepped = True
         self.others: dict[str, Ring] = {}
-        self.told: list[tuple[str, str, dict[str, Any]]] = []
+        self.told: list[Seen] = []
         self.asked = 0
         self.heartbeat = Heartbeat(after, clock=lambda: self.now, ask=self._ask)
 
@@ -55,8 +56,8 @@ class Bench:
                 ring.beats += 1
 
     @property
-    def kinds(self) -> list[str]:
-        return [kind for _, kind, _ in self.told]
+    def kinds(self) -> list[type]:
+        return [type(seen.record) for seen in self.told]
 
 
 def test_silence_is_looked_at_three_times_and_told_once():
@@ -66,9 +67,10 @@ def test_silence_is_looked_at_three_times_and_told_once():
     assert not bench.asked
     bench.pass_time(40)
     assert bench.kinds == [SILENT]
-    (_, _, data) = bench.told[0]
-    assert 60 <= data["seconds"] < 95 and data["limit"] == 60
-    assert data["file"] == "train.py" and data["line"] == 12 and not data["moves"]
+    record = bench.told[0].record
+    assert isinstance(record, NoProgress)
+    assert 60 <= record.seconds < 95 and record.limit == 60
+    assert record.file == "train.py" and record.line == 12 and not record.moves
     bench.pass_time(60 * 12)
     assert bench.kinds == [SILENT] * 3, "again after three and ten times as long, then no more"
 
@@ -79,7 +81,7 @@ def test_a_run_that_goes_on_is_told_and_its_pause_remembered():
     bench.pass_time(100)
     bench.pass_time(1, beating="r0")
     assert bench.kinds == [SILENT, AGAIN]
-    assert bench.told[1][2]["seconds"] == pytest.approx(100, abs=2)
+    assert bench.told[1].record.seconds == pytest.approx(100, abs=2)
     bench.pass_time(250)
     assert len(bench.told) == 2, "three times the longest pause is not over"
     bench.pass_time(100)
@@ -99,7 +101,7 @@ def test_one_rank_that_works_keeps_all_alive():
     bench.pass_time(600, beating="r1")
     assert not bench.told
     bench.pass_time(90)
-    assert sorted(lane for lane, _, _ in bench.told) == ["r0", "r1"]
+    assert sorted(seen.lane for seen in bench.told) == ["r0", "r1"]
 
 
 def test_a_rank_of_another_supervisor_that_works_keeps_it_alive_too():
@@ -145,7 +147,7 @@ def test_a_process_is_asked_for_its_stacks():
     assert found is not None and found.threads >= 2
     assert found.line is not None and found.line.file == __file__
     assert found.line.function == "test_a_process_is_asked_for_its_stacks"
-    assert found.told["pid"] == os.getpid()
+    assert found.told.pid == os.getpid()
 
 
 def test_a_process_that_does_not_answer_is_left_alone():
@@ -163,7 +165,7 @@ def test_a_worker_has_the_calls_of_its_parent_below_its_own():
     )
     read = stacks.read(7, text)
     assert read.line == Frame("data.py", 9, "__getitem__")
-    assert len(read.frames) == 2 and read.told == {"worker": 1, "sample": 4}
+    assert len(read.frames) == 2 and read.told == LoaderWork(worker=1, sample=4)
 
 
 def test_a_script_that_hangs_before_its_first_record_is_told_too():
@@ -175,8 +177,8 @@ def test_a_script_that_hangs_before_its_first_record_is_told_too():
     # Asked where it stands, the script has opened its lane.
     bench.rings = {"r0": Ring()}
     bench.pass_time(60)
-    assert [(lane, kind) for lane, kind, _ in bench.told] == [("r0", SILENT)]
-    assert bench.told[0][2]["seconds"] > 180
+    assert [seen.lane for seen in bench.told] == ["r0"] and bench.kinds == [SILENT]
+    assert bench.told[0].record.seconds > 180
 
 
 def test_the_time_to_start_is_no_pause_of_the_loop():
@@ -195,6 +197,6 @@ def test_a_frame_shows_the_lines_around_its_own(tmp_path):
     rows = [f"line = {n}" for n in range(1, 7)] + ['token = "hf_abcdefghijklmnopqrst"']
     script.write_text("\n".join(rows))
     shown = Frame(str(script), 6, "main").excerpt()
-    assert shown[0] == [2, "line = 2"] and [6, "line = 6"] in shown
-    assert shown[-1] == [7, 'token = "***"'], "no secret goes into the run folder"
-    assert Frame("nowhere.py", 3, "main").excerpt() == []
+    assert shown[0] == (2, "line = 2") and (6, "line = 6") in shown
+    assert shown[-1] == (7, 'token = "***"'), "no secret goes into the run folder"
+    assert Frame("nowhere.py", 3, "main").excerpt() == ()

@@ -18,6 +18,7 @@ from holdfast.detectors.kills import Kill
 from holdfast.launcher import memory_gauge
 from holdfast.launcher.drain import Drain
 from holdfast.launcher.memory_gauge import Ended, MemoryGauge
+from holdfast.records.crash import Died
 from holdfast.report import replay
 from holdfast.report.run_list import found_runs, read_row
 from holdfast.run import Recorder, Run
@@ -67,9 +68,9 @@ def test_what_a_process_took_after_the_last_reading_counts(host: SimpleNamespace
     gauge = MemoryGauge()
     gauge.look([7])
     seen = gauge.last_words(7, Ended(7, signal.SIGKILL, 15 * GIB))
-    assert (seen["signal"], seen["process"], seen["used"]) == ("SIGKILL", 15 * GIB, 15 * GIB)
+    assert (seen.signal, seen.process, seen.used) == ("SIGKILL", 15 * GIB, 15 * GIB)
     before = gauge.last_words(7, Ended(7, signal.SIGKILL, GIB))
-    assert before["used"] == GIB and before["first"] == GIB, "a peak of long ago is none"
+    assert before.used == GIB and before.first == GIB, "a peak of long ago is none"
 
 
 def test_a_process_that_was_gone_before_the_first_reading(host: SimpleNamespace) -> None:
@@ -77,7 +78,7 @@ def test_a_process_that_was_gone_before_the_first_reading(host: SimpleNamespace)
     host.process = host.peak = 0
     gauge.look([7])
     seen = gauge.last_words(7, Ended(7, signal.SIGKILL, 14 * GIB))
-    assert (seen["process"], seen["used"]) == (14 * GIB, 15 * GIB)
+    assert (seen.process, seen.used) == (14 * GIB, 15 * GIB)
 
 
 def dead() -> int:
@@ -196,9 +197,9 @@ def test_killed_together_with_holdfast(tmp_path: Path, host: SimpleNamespace) ->
     [("machine", 0.5, False), ("machine", 4, True), ("cgroup", 0.5, True)],
 )
 def test_a_machine_that_others_have_filled(limit: str, process: float, out: bool) -> None:
-    data = {"limit": limit, "bytes": 64 * GIB, "used": 62 * GIB, "process": process * GIB}
-    assert Kill(data={**data, "signal": "SIGKILL"}).ran_out is out
-    assert Kill(data={**data, "signal": "SIGKILL", "machine_oom_kills": 1}).ran_out
+    died = Died(limit=limit, bytes=64 * GIB, used=62 * GIB, process=process * GIB, signal="SIGKILL")
+    assert Kill(data=died).ran_out is out
+    assert Kill(data=died.replace(machine_oom_kills=1)).ran_out
 
 
 def _mark() -> dict[str, Any]:

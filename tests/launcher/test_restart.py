@@ -17,6 +17,7 @@ from holdfast.launcher import restart
 from holdfast.launcher.hung import HungProcess
 from holdfast.launcher.restart import Restarts, run_to_the_end
 from holdfast.launcher.supervisor import Outcome
+from holdfast.records.crash import NoProgress
 from holdfast.records.recovery import RunStopped
 from holdfast.report.actions_taken import restart_actions
 from holdfast.report.restarts import restart_line, restarts_of
@@ -32,6 +33,7 @@ CRASH: dict[str, Any] = {
 }
 CRASH |= {"line": 30, "indices": [41]}
 STOP = RunStopped(code="NUM003", why="its budget is spent")
+SILENT = NoProgress(seconds=700.0, limit=600.0, mark="00c0ffee")
 YES = Resumable(accepted=True, step=6, checkpoint="ck.safetensors")
 
 
@@ -184,10 +186,10 @@ def test_a_kill_and_a_hang_are_told_apart(bench: Bench):
         code="RUN004", name="hang", severity=Severity.ERROR, step=9, message="m", advice="a",
         file="data.py", line=4, evidence={"samples": [3]},
     )  # fmt: skip
-    bench.process(event("no_progress", 9, mark="00c0ffee"))
+    bench.process(event(SILENT.kind, 9, **SILENT.to_dict()))
     assert bench.ended(-signal.SIGTERM, hung=hung) is not None
     assert "it hung at data.py:4" in bench.said[-1]
-    bench.process(event("no_progress", 9, mark="00c0ffee"))
+    bench.process(event(SILENT.kind, 9, **SILENT.to_dict()))
     following = bench.ended(-signal.SIGTERM, hung=hung)
     assert following is not None and following.quarantine.batches == ("00c0ffee",)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from holdfast.detectors.judge import Judge
 from holdfast.records import KINDS, Kind, resuming
+from holdfast.records.crash import LeftLoop
 from holdfast.records.resuming import (
     CheckpointResult,
-    LoopLeft,
     OutputOpened,
     ResumeCheck,
     Resumed,
@@ -47,7 +47,7 @@ def test_a_loop_that_is_saved_left_and_resumed(tmp_path: Path) -> None:
     assert (saved.why, saved.failed, saved.good) == ("asked", "", True)
     assert Path(saved.file).stat().st_size == saved.bytes
     assert saved.to_dict()["kind"] == "asked"
-    (left,) = (one for one in found if isinstance(one, LoopLeft))
+    (left,) = (one for one in found if isinstance(one, LeftLoop))
     assert (left.type, left.message) == ("ValueError", "enough") and left.line > 0
     (resumed,) = (one for one in found if isinstance(one, Resumed))
     assert (resumed.step, resumed.exact, resumed.why) == (3, True, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from holdfast.detectors.judge import Judge
@@ -91,8 +92,10 @@ def test_text_names_the_values_and_every_call():
 
 
 def test_a_damaged_record_is_shown_as_far_as_it_goes():
-    broken = {k: 3 for k in RAISED} | {"type": "ValueError", "frames": [1], "operands": "x"}
-    finding = told(broken)
+    finding = told(RAISED)
+    broken = {name: 3 for name in finding.evidence}
+    broken |= {"error": "ValueError", "frames": [1], "operands": "x", "traceback": "", "cause": {}}
+    finding = replace(finding, evidence=broken)
     details = crash_of(finding)
     assert details is not None and details.operands == ()
     (group,) = join_ranks([("r0", finding)])

@@ -49,21 +49,22 @@ def test_sample_and_worker_are_not_lost(crash: Any) -> None:
 
 
 def test_without_a_cause_the_exception_is_the_answer(crash: Any) -> None:
-    data = ORDINARY | {"type": "ValueError", "message": "its own", "operands": [], "module": {}}
+    data = ORDINARY | {"type": "ValueError", "message": "its own", "operands": [], "module": None}
     said = end_summary(crash(data))
     assert said.count("its own") == 1 and "  RUN001  ValueError: its own at " in said
 
 
 def test_a_long_exception_keeps_its_line(crash: Any) -> None:
     data = ORDINARY | {"type": "ValueError", "message": "its own " * 100, "operands": []}
-    said = end_summary(crash(data | {"module": {}}))
+    said = end_summary(crash(data | {"module": None}))
     assert " at model.py:16" in " ".join(said.split())
     assert len(said.splitlines()) <= 12 and "…" in said, "python has printed all of it right above"
 
 
 def test_a_cut_exception_says_so(crash: Any) -> None:
     numbers = ", ".join(f"row {i} has 0.3102" for i in range(40))
-    run = crash(ORDINARY | {"type": "ValueError", "message": numbers, "operands": [], "module": {}})
+    odd = {"type": "ValueError", "message": numbers, "operands": [], "module": None}
+    run = crash(ORDINARY | odd)
     verdict = plain(report_lines(summarize(run))).partition("Findings")[0]
     assert "…" in verdict and "row 39 has 0.3102 at" in " ".join(verdict.split())
     (found,) = summarize(run).findings

@@ -16,6 +16,7 @@ from torch.utils.data.dataloader import _DatasetKind
 import holdfast
 from holdfast.actions import replace_sample
 from holdfast.config import QuarantineSettings, Settings
+from holdfast.records.crash import RaisedException
 from holdfast.run import LaneReader, Run
 from holdfast.training import Trainer, TrainSettings
 from holdfast.training.data.loading import DataSettings
@@ -140,7 +141,7 @@ def test_what_a_spawned_worker_is_sent(tmp_path: Path, monkeypatch: pytest.Monke
     loader = DataLoader(
         dataset, 8, num_workers=1, multiprocessing_context="spawn", worker_init_fn=called.append
     )
-    known = replace_sample.loader_begins(loader, lambda error: {}, trains=True)
+    known = replace_sample.loader_begins(loader, lambda error: RaisedException(), trains=True)
     start: Any = loader.worker_init_fn
     replace_sample.loader_began()
     assert known is not None and loader.worker_init_fn == called.append

@@ -14,7 +14,7 @@ import random
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from torch.utils.data import (
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from ..probes.sample_files import file_of, innermost, length_of
+from ..records.crash import RaisedException
 from ._shared_log import SharedLog
 
 # A share of the samples that may be unreadable, and at least so many: the numbers.
@@ -60,7 +61,7 @@ _OF_CODE = (
 # Readers that raise a plain RuntimeError or ValueError about the content of a file, by module.
 _READERS = ("numpy.lib", "torch.serialization", "torchaudio", "torchvision.io", "safetensors")
 
-Describe = Callable[[BaseException], Mapping[str, Any]]
+Describe = Callable[[BaseException], RaisedException]
 
 
 def of_data(error: BaseException) -> bool:
@@ -182,7 +183,10 @@ class SampleReplacement:
         inner, number = innermost(dataset, index)
         return {
             "type": f"{module}{kind.__name__}",
-            **{key: said[key] for key in ("message", "file", "line", "code") if key in said},
+            "message": said.message,
+            "file": said.file,
+            "line": said.line,
+            **({} if said.code is None else {"code": said.code}),
             "sample": number,
             "index": index,
             "path": file_of(inner, number),

@@ -231,8 +231,8 @@ def record_without_torch() -> None:
     recorder = _open_recorder(1)
     environment = {"pid": os.getpid(), "rank": recorder.rank, "python": platform.python_version()}
     recorder.event("start", 0, environment)
-    told = {} if gave_up is None else {"gave_up": str(gave_up)}
-    record(recorder, 0, exception.facts(error) | told)
+    left = None if gave_up is None else str(gave_up)
+    record(recorder, 0, exception.facts(error).replace(gave_up=left))
     recorder.close()
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
+from ..records.crash import NoProgress, RaisedException
 from ..types import Finding, Severity, place_words
 from ._ranks import Lane, RankDetector, named, number
 from .peers import peer_is_late
@@ -23,7 +23,8 @@ class _Place:
     """Where a rank stands."""
 
     lane: Lane
-    data: Mapping[str, Any]
+    data: NoProgress | None
+    """What was seen of it; None where it had ended."""
     waits: bool
     gone: bool
     step: int = 0
@@ -32,15 +33,20 @@ class _Place:
     @property
     def where(self) -> str:
         """``train.py:31``; empty where it is not known."""
-        file = str(self.data.get("file") or "")
-        return place_words(file.rpartition("/")[2], self.data.get("line")) if file else ""
+        if self.data is None or not self.data.file:
+            return ""
+        return place_words(self.data.file.rpartition("/")[2], self.data.line)
+
+    @property
+    def works(self) -> bool:
+        """Whether it moves or computes."""
+        return self.data is not None and (self.data.moves or self.data.cpu >= _COMPUTES)
 
     @property
     def told(self) -> str:
         if self.gone:
             return "has ended"
-        works = self.data.get("moves") is True or number(self.data, "cpu") >= _COMPUTES
-        verb = "is at work at" if works and not self.waits else "stands at"
+        verb = "is at work at" if self.works and not self.waits else "stands at"
         return f"{verb} {self.where}" if self.where else "does not answer"
 
 
@@ -118,20 +124,19 @@ class CollectiveHang(RankDetector):
     def _given_up(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
         """Ranks whose collective ran into its time limit, before anybody looked where all stand."""
         limits = {
-            lane.rank: event
+            lane.rank: (event, raised)
             for lane in lanes
             for event in lane.events_of("exception")
-            if peer_is_late(event.data)
+            if (raised := RaisedException.of(event)) is not None and peer_is_late(raised)
         }
         # One that was gone before is another fault, and so is one that raised.
-        until = min((event.time for event in limits.values()), default=0.0)
+        until = min((event.time for event, _ in limits.values()), default=0.0)
         ends = ("end", "died", "exception")
         late = [x for x in lanes if not any(e.time < until for e in x.events_of(*ends))]
         late = [lane for lane in late if lane.rank not in limits]
         if not limits or not late:
             return
-        data = next(iter(limits.values())).data
-        line, ranks = data.get("line"), list(limits)
+        (_, raised), ranks = next(iter(limits.values())), list(limits)
         yield self.about(
             lanes,
             step=late[0].last_step + 1,
@@ -142,8 +147,8 @@ class CollectiveHang(RankDetector):
             advice="see where it stands: holdfast run --hang-after SECONDS, with fewer of them "
             "than the time limit of the process group, shows the line of every rank",
             confidence=0.8,
-            file=str(data.get("file") or ""),
-            line=line if isinstance(line, int) else 0,
+            file=raised.file,
+            line=raised.line,
             evidence={
                 "blamed": [x.rank for x in late],
                 "waiting": ranks,
@@ -160,7 +165,7 @@ class CollectiveHang(RankDetector):
     ) -> Finding:
         told = [finding for lane in lanes if (finding := _told(lane)) is not None]
         over = max(number(finding.evidence, "went_on") for finding in told)
-        seconds = max(over, *(number(place.data, "seconds") for place in places))
+        seconds = max(over, *(place.data.seconds for place in places if place.data is not None))
         where = " and ".join(dict.fromkeys(place.where for place in waiting))
         ranks = named([place.lane.rank for place in waiting])
         wait = "waits" if len(waiting) == 1 else "wait"
@@ -178,7 +183,7 @@ class CollectiveHang(RankDetector):
             what = f"{who} {first.told}{at}, while {ranks} {wait} in a collective at {where}"
             advice = _advice(first)
         files = [f"stacks.{place.lane.name}.txt" for place in places if not place.gone]
-        line = first.data.get("line")
+        seen = {} if first.data is None else first.data.to_dict()
         return self.about(
             [place.lane for place in places],
             step=max(place.step for place in places),
@@ -187,8 +192,8 @@ class CollectiveHang(RankDetector):
             severity=max(finding.severity for finding in told),
             advice=f"{advice}; all threads are in {', '.join(files[:4])}",
             confidence=0.9 if blamed and not first.waits else 0.6,
-            file=str(first.data.get("file") or ""),
-            line=line if isinstance(line, int) else 0,
+            file=seen.get("file", ""),
+            line=seen.get("line", 0),
             evidence={
                 "blamed": [place.lane.rank for place in blamed],
                 "waiting": [place.lane.rank for place in waiting],
@@ -197,7 +202,7 @@ class CollectiveHang(RankDetector):
                 "deadlock": bool(blamed) and all(p.waits or p.gone for p in [*blamed, *waiting]),
                 "seconds": seconds,
                 "explains": [["RUN004", lane.rank] for lane in lanes],
-                "cause": {n: first.data[n] for n in ("function", "excerpt") if n in first.data},
+                "cause": {n: seen[n] for n in ("function", "excerpt") if n in seen},
             },
         )
 
@@ -213,24 +218,23 @@ def _told(lane: Lane) -> Finding | None:
 
 def _place(lane: Lane, since: float) -> _Place | None:
     """Where a rank stood when the run was found to hang; None where it went on."""
-    silent = lane.events_of(_SILENT)
+    silent = [(event, seen) for event in lane.events_of(_SILENT) if (seen := NoProgress.of(event))]
     gone = any(e.time <= since for e in lane.events_of("end", "died"))
-    gone = gone or bool(silent and silent[-1].data.get("gone"))
+    gone = gone or bool(silent and silent[-1][1].gone)
     if not silent:
-        return _Place(lane=lane, data={}, waits=False, gone=True) if gone else None
-    data = silent[-1].data
+        return _Place(lane=lane, data=None, waits=False, gone=True) if gone else None
+    event, data = silent[-1]
     waits = not gone and _waits(lane, data)
-    return _Place(lane=lane, data=data, waits=waits, gone=gone, step=silent[-1].step)
+    return _Place(lane=lane, data=data, waits=waits, gone=gone, step=event.step)
 
 
-def _waits(lane: Lane, data: Mapping[str, Any]) -> bool:
+def _waits(lane: Lane, data: NoProgress) -> bool:
     """Whether a rank is in a collective: one of its own, or the reduction of its backward."""
-    given = data.get("frames")
-    frames = cast("list[list[Any]]", given) if isinstance(given, list) else []
-    if any(part in str(frame[0]) for frame in frames for part in _COLLECTIVES):
+    frames = data.frames or ()
+    if any(part in file for file, *_ in frames for part in _COLLECTIVES):
         return True
-    reduces = bool(lane.facts.get("wrapper")) and number(data, "cpu") < 0.5
-    return reduces and any(_BACKWARD in str(frame[2]) for frame in frames if len(frame) > 2)
+    reduces = bool(lane.facts.get("wrapper")) and data.cpu < 0.5
+    return reduces and any(_BACKWARD in function for *_, function in frames)
 
 
 def _advice(place: _Place) -> str:
@@ -241,7 +245,7 @@ def _advice(place: _Place) -> str:
         )
     if place.waits:
         return "call the same collectives on all ranks, in the same order: look for if rank == 0"
-    if place.data.get("moves") is True or number(place.data, "cpu") >= _COMPUTES:
+    if place.works:
         return (
             "it computes, and the others wait for it: let all ranks do this work, or only so much "
             "of it as the time limit of their collective allows"

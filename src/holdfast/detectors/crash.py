@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..types import Event, Finding, Severity
+from ..records.crash import RaisedException
+from ..types import Finding, Severity
 from ._crashes import Crash as Facts
-from ._crashes import clip, explain, line_fix, listed, root
+from ._crashes import clip, explain, line_fix, root
 from ._window import Window
 from .base import Detector
 
 _MESSAGE = 120
-_TEXTS = ("sample_file", "called_from")
 _KEPT = ("function", "library", "phase", "code", "start", "excerpt")
 
 
@@ -81,41 +81,46 @@ class Crash(Detector):
     def scan(self, window: Window) -> Iterator[Finding]:
         """The exception, with the first row that is not older than it."""
         first = len(window) - window.fresh
-        for event in (event for event in window.events if event.kind == "exception"):
+        for event in window.events:
+            raised = RaisedException.of(event)
+            if raised is None or not _ours(raised):
+                continue
             rows = np.flatnonzero(window.rows["step"] >= event.step)
-            if rows.size and rows[0] >= first and _ours(event):
-                yield self._finding(window.ending(int(rows[0])), event)
+            if rows.size and rows[0] >= first:
+                yield self._finding(window.ending(int(rows[0])), raised)
                 return
 
     def check(self, window: Window) -> Finding | None:
         """The same for one row."""
         return next(self.scan(replace(window, fresh=1)), None)
 
-    def _finding(self, window: Window, event: Event) -> Finding:
+    def _finding(self, window: Window, raised: RaisedException) -> Finding:
         # What the script has raised for another error is explained by that one.
-        blamed, told = root(event.data), Facts(data=event.data)
+        blamed, told = root(raised), Facts(data=raised)
         cause = explain(blamed)
         facts = Facts(data=blamed).blaming(cause.row)
         data, place, said = facts.data, facts.place, _said(told)
-        process = str(data.get("process") or "")
+        process = data.process or ""
         where = f" at {place.where}" if place.line else ""
         where += f" in {_process(process)}" if process else ""
         where += f" ({facts.sample})" if facts.sample else ""
-        if blamed is not event.data:
+        if blamed is not raised:
             where = f" at {told.place.where}, raised for {clip(_said(facts), _MESSAGE)}{where}"
-        if (left := event.data.get("gave_up")) is not None:
-            where += f", caught by the script, which left with sys.exit({clip(str(left), 20)})"
-        sample = {"sample": data["sample"]} if facts.sample else {}
+        if (left := raised.gave_up) is not None:
+            where += f", caught by the script, which left with sys.exit({clip(left, 20)})"
+        sample = {"sample": data.sample} if facts.sample else {}
+        written = data.to_dict()
         evidence: dict[str, Any] = {
             "error": clip(said, 400),
             "headline": cause.headline,
-            "cause": {name: data[name] for name in _KEPT if name in data} | sample,
+            "cause": {name: written[name] for name in _KEPT if name in written} | sample,
             "samples": list(sample.values()),
-            "layer_at_work": data.get("module") or {},
-            "inner": data.get("inner") or {},
-            **{name: listed(data.get(name)) for name in ("operands", "variables", "frames")},
-            **{name: str(data.get(name) or "") for name in _TEXTS},
-            "traceback": str(event.data.get("traceback") or ""),
+            "layer_at_work": written.get("module", {}),
+            "inner": written.get("inner", {}),
+            **{name: written.get(name, []) for name in ("operands", "variables", "frames")},
+            "sample_file": data.sample_file or "",
+            "called_from": data.called_from or "",
+            "traceback": raised.traceback or "",
             "process": process,
         }
         if fix := line_fix(data):
@@ -127,12 +132,12 @@ class Crash(Detector):
             evidence=evidence,
             severity=self.severity,
         )
-        return replace(finding, file=place.file, line=place.line)
+        return replace(finding, file=data.file, line=data.line)
 
 
-def _ours(event: Event) -> bool:
+def _ours(raised: RaisedException) -> bool:
     """Whether this detector tells of it: not out of memory, not Ctrl-C."""
-    return event.data.get("explained") != "memory" and event.data.get("type") != "KeyboardInterrupt"
+    return raised.explained != "memory" and raised.type != "KeyboardInterrupt"
 
 
 def _said(facts: Facts) -> str:

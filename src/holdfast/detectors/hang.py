@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
+from ..records.crash import NoProgress, ProgressAgain, StandingProcess
 from ..types import Event, Finding, Severity, place_words
 from ._window import Window
 from .base import Detector
 
-_SILENT, _AGAIN = "no_progress", "progress_again"
 _NAME = 32
 # Functions and modules in which a process waits for a person or for requests, on purpose.
 _ON_PURPOSE = (
@@ -102,57 +102,60 @@ class Hang(Detector):
     def scan(self, window: Window) -> Iterator[Finding]:
         """For each step the latest event, with the first row that is not older than it."""
         first = len(window) - window.fresh
-        latest = {e.step: e for e in window.events if e.kind == _SILENT and self._hangs(e)}
-        for event in latest.values():
+        latest = {
+            event.step: (event, seen)
+            for event in window.events
+            if (seen := NoProgress.of(event)) is not None and self._hangs(seen)
+        }
+        for event, seen in latest.values():
             rows = np.flatnonzero(window.rows["step"] >= event.step)
             if rows.size and rows[0] >= first:
-                yield self._finding(window.ending(int(rows[0])), event)
+                yield self._finding(window.ending(int(rows[0])), event, seen)
 
     def check(self, window: Window) -> Finding | None:
         """The same for one row."""
         return next(self.scan(replace(window, fresh=1)), None)
 
-    def _hangs(self, event: Event) -> bool:
+    def _hangs(self, data: NoProgress) -> bool:
         """Whether what was measured is a hang, and no long work or wait on purpose."""
-        data, options = event.data, self.options
-        if data.get("gone") is True:
+        options = self.options
+        if data.gone:
             return False  # it has ended, and ranks that wait for it hang
-        ratio = _number(data, "seconds") / max(1e-9, _number(data, "limit"))
-        if any(part in file for file, _ in _frames(data) for part in _ON_PURPOSE):
+        ratio = data.seconds / max(1e-9, data.limit)
+        if any(part in file for file, *_ in data.frames or () for part in _ON_PURPOSE):
             return False
-        idle = _number(data, "cpu") < options.idle and data.get("runnable") is not True
-        idle = idle and _number(data, "bytes_per_second") < options.bytes_per_second
-        moves = data.get("moves") is True or (not idle and data.get("moves_inside") is True)
+        idle = data.cpu < options.idle and not data.runnable
+        idle = idle and data.bytes_per_second < options.bytes_per_second
+        moves = data.moves or (not idle and data.moves_inside)
         if moves:
             return ratio >= options.moves
         return idle or ratio >= options.computes
 
-    def _sure(self, data: Mapping[str, Any], over: float) -> tuple[float, str]:
+    def _sure(self, data: NoProgress, over: float) -> tuple[float, str]:
         """How sure it is that this is no long work, as a number and in words; both are guesses."""
         if over:
             return 0.5, "doubtful: it went on by itself, which long work does too"
         limits = "after which time that is a hang is a guess"
-        if data.get("moves") is True:
+        if data.moves:
             return 0.5, f"doubtful: lines of the script still change; {limits}"
-        if _number(data, "cpu") >= self.options.idle or data.get("runnable") is True:
+        if data.cpu >= self.options.idle or data.runnable:
             return 0.6, f"doubtful: it computes, on one line; {limits}"
         return 0.9, f"likely: three looks found no work, on the same lines; {limits}"
 
-    def _finding(self, window: Window, event: Event) -> Finding:
-        data = event.data
-        later = [e for e in window.events if e.kind == _AGAIN and e.step == event.step]
+    def _finding(self, window: Window, event: Event, data: NoProgress) -> Finding:
         # Another pause at the same step may have ended before: a script on its way to its place.
-        after = [e for e in later if e.time >= event.time]
-        over = max((_number(e.data, "seconds") for e in after), default=0.0)
-        worker = _mapping(data.get("stuck_worker"))
-        blamed = worker if worker.get("file") else data
-        longest = _number(data, "longest")
+        later = (e for e in window.events if e.step == event.step and e.time >= event.time)
+        pauses = [again.seconds for e in later if (again := ProgressAgain.of(e)) is not None]
+        over = max(pauses, default=0.0)
+        worker = data.stuck_worker or StandingProcess()
+        blamed, longest = worker if worker.file else data, data.longest
         before = f", the longest pause before was {_span(longest)}" if longest else ""
         went_on = "; then it went on" if over else ""
-        pause = max(over, _number(data, "seconds"))
+        pause = max(over, data.seconds)
         silence = f"no step and no batch for {_span(pause)}{before}"
         confidence, sure = self._sure(data, over)
-        shown = {name: blamed[name] for name in ("function", "excerpt") if name in blamed}
+        written = blamed.to_dict()
+        shown = {name: written[name] for name in ("function", "excerpt") if name in written}
         finding = self.finding(
             window,
             f"{silence}: {_where(data, worker)}{went_on}",
@@ -162,59 +165,52 @@ class Hang(Detector):
             evidence={
                 "cause": shown,
                 "sure": sure,
-                "seconds": _number(data, "seconds"),
-                "limit": _number(data, "limit"),
+                "seconds": data.seconds,
+                "limit": data.limit,
                 "longest": longest,
-                "cpu": _number(data, "cpu"),
-                "moves": data.get("moves") is True,
-                "frames": data.get("frames") or [],
-                "worker": data.get("waits_for"),
-                "worker_line": place_words(worker["file"], worker["line"])
-                if worker.get("file")
-                else "",
+                "cpu": data.cpu,
+                "moves": data.moves,
+                "frames": [list(frame) for frame in data.frames or ()],
+                "worker": data.waits_for,
+                "worker_line": place_words(worker.file, worker.line) if worker.file else "",
                 "samples": _samples(data, worker),
-                "stacks": str(data.get("stacks") or ""),
+                "stacks": data.stacks or "",
                 "went_on": over,
             },
         )
-        line = blamed.get("line")
-        return replace(
-            finding,
-            file=str(blamed.get("file") or ""),
-            line=line if isinstance(line, int) else 0,
-        )
+        return replace(finding, file=blamed.file or "", line=blamed.line or 0)
 
 
-def _where(data: Mapping[str, Any], worker: Mapping[str, Any]) -> str:
+def _where(data: NoProgress, worker: StandingProcess) -> str:
     """Where the main process stands, and the worker that it waits for."""
-    main = place_words(_short(data.get("file")), data.get("line")) if data.get("file") else ""
-    number = data.get("waits_for")
+    main = place_words(_short(data.file), data.line) if data.file else ""
+    number = data.waits_for
     if number is None:
         if not main:
             return "the process does not answer"
-        sample = _samples(data, {})
+        sample = _samples(data)
         return f"it stands at {main}{f', sample {sample[0]}' if sample else ''}"
     told = f"waits at {main} for loader worker {number}" if main else f"waits for worker {number}"
-    if worker.get("file"):
-        told += f", which stands at {place_words(_short(worker['file']), worker['line'])}"
+    if worker.file:
+        told += f", which stands at {place_words(_short(worker.file), worker.line)}"
     samples = _samples(data, worker)
     if len(samples) == 1:
         return f"{told}, sample {samples[0]}"
     return f"{told}, one of samples {samples[0]} …" if samples else told
 
 
-def _advice(data: Mapping[str, Any], worker: Mapping[str, Any]) -> str:
-    file = str(data.get("stacks") or "")
+def _advice(data: NoProgress, worker: StandingProcess) -> str:
+    file, frames = data.stacks, data.frames or ()
     look = f"all threads are in {file}" if file else "its threads could not be asked"
-    inside = f"{worker.get('inside', '')} {data.get('inside', '')}"
-    if data.get("waits_for") is not None:
+    inside = f"{worker.inside or ''} {data.inside or ''}"
+    if data.waits_for is not None:
         cure = _worker_cure(data, worker)
-    elif any(function in _MEETING for _, function in _frames(data)):
+    elif any(function in _MEETING for *_, function in frames):
         cure = (
             "the process group is not there yet: see whether all ranks were started, and reach "
             "its address (MASTER_ADDR, MASTER_PORT)"
         )
-    elif any(part in file for file, _ in _frames(data) for part in _COLLECTIVES):
+    elif any(part in file for file, *_ in frames for part in _COLLECTIVES):
         cure = "see which rank did not come to this collective: its stacks show another line"
     elif any(part in inside for part in _LOCKS):
         cure = "see who holds what this line waits for"
@@ -226,48 +222,31 @@ def _advice(data: Mapping[str, Any], worker: Mapping[str, Any]) -> str:
     )
 
 
-def _worker_cure(data: Mapping[str, Any], worker: Mapping[str, Any]) -> str:
+def _worker_cure(data: NoProgress, worker: StandingProcess) -> str:
     """A lock that was held at the fork is freed by no one; anything else may answer late."""
     told = ["see what it waits for"]
-    forked = data.get("started") in ("fork", None, "")
-    if forked and any(part in str(worker.get("inside") or "") for part in _LOCKS):
+    forked = data.started in ("fork", None, "")
+    if forked and any(part in (worker.inside or "") for part in _LOCKS):
         told = ["multiprocessing_context='spawn': a lock that was held at the fork stays held"]
-    elif not worker:
+    elif data.stuck_worker is None:
         told = ["num_workers=0 shows it in the main process"]
-    if not data.get("timeout"):
+    if not data.timeout:
         told.append("timeout= of the DataLoader makes an exception of it")
     return "; ".join(told)
 
 
-def _samples(data: Mapping[str, Any], worker: Mapping[str, Any]) -> list[Any]:
-    for told in (worker, data):
-        if told.get("sample") is not None:
-            return [told["sample"]]
-        if isinstance(told.get("samples"), list) and told["samples"]:
-            return list(told["samples"])
+def _samples(data: NoProgress, worker: StandingProcess | None = None) -> list[Any]:
+    for told in (worker, data) if worker is not None else (data,):
+        if told.sample is not None:
+            return [told.sample]
+        if told.samples:
+            return list(told.samples)
     return []
 
 
-def _frames(data: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """File and function of the calls of the main thread."""
-    given = data.get("frames")
-    rows = cast("list[list[Any]]", given) if isinstance(given, list) else []
-    return [(str(row[0]), str(row[2])) for row in rows if len(row) > 2]
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _short(path: object) -> str:
-    text = str(path)
-    return text if len(text) <= _NAME else "…/" + text.rpartition("/")[2]
+def _short(path: str) -> str:
+    return path if len(path) <= _NAME else "…/" + path.rpartition("/")[2]
 
 
 def _span(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.1f} min"
-
-
-def _number(data: Mapping[str, Any], name: str) -> float:
-    value = data.get(name)
-    return float(value) if isinstance(value, int | float) else 0.0

@@ -7,14 +7,13 @@ had killed for lack of memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from ..records.crash import Died
 from ._memory import amount
 
-DIED, READING = "died", "host_memory"
-"""Events: a process was gone without a word; another level of the used memory was reached."""
+DIED = Died.kind
+"""Event: a process was gone without a word."""
 
 _LIMITS = {
     "ulimit -v": ("the limit of its address space (ulimit -v)", "raise it (ulimit -v unlimited)"),
@@ -49,50 +48,50 @@ class Options:
 class Kill:
     """The last reading before a process was gone."""
 
-    data: Mapping[str, Any]
-    together: bool = False
-    """Whether holdfast was killed with it, so that nobody saw the signal."""
+    data: Died
     options: Options = Options()
 
     @property
     def counted(self) -> bool:
         """Whether the kernel counted a kill for lack of memory that can only be this one."""
-        mine = self._number("oom_kills") > 0
-        machine = self._number("machine_oom_kills") > 0 and self.data.get("signal") == "SIGKILL"
+        mine = self.data.oom_kills > 0
+        machine = self.data.machine_oom_kills > 0 and self.data.signal == "SIGKILL"
         return (mine or machine) and not self._otherwise
 
     @property
     def ran_out(self) -> bool:
         """Whether it was killed for lack of memory, as far as that can be told."""
-        seen = self.together or self.data.get("signal") == "SIGKILL"
-        small = self._number("process") < self.options.part * self._number("used")
-        small = small and self.data.get("limit") == "machine"
-        return self.counted or (seen and self.share >= self.options.near and not small)
+        # Where holdfast was killed with it, nobody saw the signal.
+        seen = self.data.together or self.data.signal == "SIGKILL"
+        small = (self.data.process or 0.0) < self.options.part * (self.data.used or 0.0)
+        small = small and self.data.limit == "machine"
+        full = self.share >= self.options.near and not small
+        return self.counted or (bool(seen) and full)
 
     @property
     def perhaps(self) -> bool:
         """Whether it cannot be excluded: much was used, or nothing was read."""
-        return not self._number("bytes") or self.share >= self.options.perhaps
+        return not self.data.bytes or self.share >= self.options.perhaps
 
     @property
     def share(self) -> float:
         """Used part of the limit."""
-        limit = self._number("bytes")
-        return self._number("used") / limit if limit > 0 else 0.0
+        limit = self.data.bytes or 0.0
+        return (self.data.used or 0.0) / limit if limit > 0 else 0.0
 
     @property
     def used(self) -> str:
         """``23.1 GiB of 24.0 GiB were used (the memory of the machine)``; empty where unknown."""
-        limit = self._number("bytes")
+        limit = self.data.bytes or 0.0
         if not limit > 0:
             return ""
-        used = amount(min(self._number("used"), limit))
-        return f"{used} of {amount(limit)} were used ({limit_words(self.data)})"
+        used = amount(min(self.data.used or 0.0, limit))
+        return f"{used} of {amount(limit)} were used ({limit_words(self.data.limit or '')})"
 
     @property
     def process(self) -> str:
         """How much the process had, and had in the beginning; empty where unknown."""
-        now, first = self._number("process"), self._number("first")
+        now, first = self.data.process or 0.0, self.data.first or 0.0
         if not now > 0:
             return ""
         grown = f", {amount(first)} in the beginning" if 0 < first < 0.9 * now else ""
@@ -101,18 +100,14 @@ class Kill:
     @property
     def _otherwise(self) -> bool:
         """Whether another signal ended it: a worker may have been the one that was killed."""
-        return self.data.get("signal") not in ("", None, "SIGKILL")
-
-    def _number(self, name: str) -> float:
-        given = self.data.get(name)
-        return float(given) if isinstance(given, int | float) else 0.0
+        return self.data.signal not in ("", "SIGKILL")
 
 
-def limit_words(data: Mapping[str, Any]) -> str:
+def limit_words(limit: str) -> str:
     """A limit in words."""
-    return _LIMITS.get(str(data.get("limit")), _LIMITS["machine"])[0]
+    return _LIMITS.get(limit, _LIMITS["machine"])[0]
 
 
-def limit_advice(data: Mapping[str, Any]) -> str:
+def limit_advice(limit: str) -> str:
     """How to get more of it."""
-    return _LIMITS.get(str(data.get("limit")), _LIMITS["machine"])[1]
+    return _LIMITS.get(limit, _LIMITS["machine"])[1]

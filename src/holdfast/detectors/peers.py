@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+
+from ..records.crash import RaisedException
 
 GONE = "another rank is gone"
 """The headline of such an exception."""
@@ -24,34 +24,37 @@ ENDED_PROCESS = "ProcessExitedException"
 _LATE = re.compile(r"[Tt]imed out|timeout")
 
 
-def peer_is_late(exception: Mapping[str, Any]) -> bool:
+def peer_is_late(raised: RaisedException | None) -> bool:
     """Whether they tell of one that did not come for the time that a collective may take.
 
     >>> said = "gloo/unbound_buffer.cc:78] Timed out waiting 20000ms for recv"
-    >>> peer_is_late({"message": said, "world": 2})
+    >>> peer_is_late(RaisedException(message=said, world=2))
     True
     """
-    return peer_is_gone(exception) and bool(_LATE.search(str(exception.get("message") or "")))
+    return raised is not None and peer_is_gone(raised) and bool(_LATE.search(raised.message))
 
 
-def peer_is_gone(exception: Mapping[str, Any]) -> bool:
-    """Whether the data of an ``exception`` event tell of another rank's end.
+def peer_is_gone(raised: RaisedException | None) -> bool:
+    """Whether an exception tells of another rank's end; False for what could not be read.
 
     The words alone do not say it: one process that trains for itself has no other rank.
 
-    >>> peer_is_gone({"message": "gloo/pair.cc:553] Connection closed by peer", "world": 2})
+    >>> gone = "gloo/pair.cc:553] Connection closed by peer"
+    >>> peer_is_gone(RaisedException(message=gone, world=2))
     True
-    >>> peer_is_gone({"message": "[Errno 104] Connection reset by peer", "world": 1})
+    >>> reset = "[Errno 104] Connection reset by peer"
+    >>> peer_is_gone(RaisedException(message=reset, world=1))
     False
     """
-    if exception.get("type") == ENDED_PROCESS:
-        return True
-    if not many_ranks(exception) or exception.get("type") in _OWN_PIPES:
+    if raised is None:
         return False
-    return bool(_WORDS.search(str(exception.get("message") or "")))
+    if raised.type == ENDED_PROCESS:
+        return True
+    if not many_ranks(raised) or raised.type in _OWN_PIPES:
+        return False
+    return bool(_WORDS.search(raised.message))
 
 
-def many_ranks(exception: Mapping[str, Any]) -> bool:
+def many_ranks(raised: RaisedException) -> bool:
     """Whether the process trained together with others when it failed."""
-    world = exception.get("world")
-    return isinstance(world, int) and world > 1
+    return (raised.world or 1) > 1

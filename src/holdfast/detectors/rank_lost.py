@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..records.crash import Died, RaisedException
 from ..records.recovery import LastStateResult, RunStopped
 from ..types import Finding, Severity
 from ._ranks import Lane, RankDetector, named
@@ -82,13 +83,13 @@ class RankLost(RankDetector):
             # first, nobody is to blame.
             lost = self._first(lost) or (lost if len(lost) < len(lanes) else [])
         others = [lane for lane in lanes if lane not in lost]
-        if any(peer_is_late(event.data) for x in others for event in x.events_of("exception")):
+        raised = (event for x in others for event in x.events_of("exception"))
+        if any(peer_is_late(RaisedException.of(event)) for event in raised):
             return  # it did not come and was not gone: they waited until their time limit
         if not lost or not others or any(map(_own_error, others)):
             return
         first = lost[0]
-        told = first.events_of("died")[-1].data
-        signal = str(told.get("signal") or "")
+        signal = _signal(first)
         # Without a signal it may have left by itself.
         gone = f"killed by {signal}" if signal else "gone"
         left = "" if signal else ", or os._exit and the like in the script"
@@ -112,7 +113,7 @@ class RankLost(RankDetector):
 
     def _first(self, lost: Sequence[Lane]) -> list[Lane]:
         """Those that were gone before the others; none where that cannot be told."""
-        killed = [e for e in lost if e.events_of("died")[-1].data.get("signal") == "SIGKILL"]
+        killed = [lane for lane in lost if _signal(lane) == "SIGKILL"]
         if 0 < len(killed) < len(lost):
             return killed  # others were ended by their launcher
         times = sorted((_ended(lane), lane.rank) for lane in lost)
@@ -124,10 +125,17 @@ class RankLost(RankDetector):
 def _ended(lane: Lane) -> float:
     """When a process was gone: as its supervisor saw it, or wrote it down."""
     event = lane.events_of("died")[0]
-    at = event.data.get("at")
-    return float(at) if isinstance(at, int | float) else event.time
+    died = Died.of(event)
+    return event.time if died is None or died.at is None else died.at
+
+
+def _signal(lane: Lane) -> str:
+    """The signal that ended a process; empty where nobody saw it."""
+    died = Died.of(lane.events_of("died")[-1])
+    return "" if died is None else died.signal
 
 
 def _own_error(lane: Lane) -> bool:
     """Whether a rank raised something that is no consequence."""
-    return any(not peer_is_gone(event.data) for event in lane.events_of("exception"))
+    raised = map(RaisedException.of, lane.events_of("exception"))
+    return any(not peer_is_gone(each) for each in raised)

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..types import Event, Finding, Severity
+from ..records.crash import RaisedException
+from ..records.crash import SwallowedException as Recorded
+from ..types import Finding, Severity
 from ._crashes import Crash, clip, explain
-from ._events import number
 from ._window import Window
 from .base import Detector
 
@@ -65,35 +66,44 @@ class SwallowedException(Detector):
     def scan(self, window: Window) -> Iterator[Finding]:
         """The event, with the first row that is not older than it."""
         first = len(window) - window.fresh
-        for event in (event for event in window.events if event.kind == self.name):
+        for event in window.events:
+            swallowed = Recorded.of(event)
+            if swallowed is None:
+                continue
             rows = np.flatnonzero(window.rows["step"] >= event.step)
             if rows.size and rows[0] >= first:
-                yield self._finding(window.ending(int(rows[0])), event)
+                yield self._finding(window.ending(int(rows[0])), swallowed, event.step)
                 return
 
     def check(self, window: Window) -> Finding | None:
         """The same for one row."""
         return next(self.scan(replace(window, fresh=1)), None)
 
-    def _finding(self, window: Window, event: Event) -> Finding:
-        facts, cause = Crash(data=event.data), explain(event.data)
-        place = facts.place
+    def _finding(self, window: Window, swallowed: Recorded, step: int) -> Finding:
+        raised = RaisedException(
+            type=swallowed.type,
+            message=swallowed.message,
+            file=swallowed.file,
+            line=swallowed.line,
+            code=swallowed.code,
+        )
+        facts, cause = Crash(data=raised), explain(raised)
+        place, batches, written = facts.place, swallowed.batches, swallowed.to_dict()
         said = f"{facts.type}: {(facts.message.splitlines() or [''])[0]}".rstrip(": ")
-        count = number(event, "batches")
-        before = np.any(window.rows["step"] < event.step)
-        since = f" after step {event.step}" if before else ""
+        before = np.any(window.rows["step"] < step)
+        since = f" after step {step}" if before else ""
         where = f" at {place.where}" if place.line else ""
         finding = self.finding(
             window,
-            f"{clip(said, _MESSAGE)}{where} is caught on every batch, {count:.0f} without a step",
+            f"{clip(said, _MESSAGE)}{where} is caught on every batch, {batches} without a step",
             f"nothing is trained{since}: repair this line ({cause.advice}) and let the except "
             "catch only what is meant",
             severity=self.severity,
             evidence={
                 "error": clip(said, 400),
-                "batches": count,
+                "batches": float(batches),
                 "headline": cause.headline,
-                "cause": {k: event.data[k] for k in ("code", "excerpt") if k in event.data},
+                "cause": {k: written[k] for k in ("code", "excerpt") if k in written},
             },
         )
-        return replace(finding, file=place.file, line=place.line)
+        return replace(finding, file=swallowed.file, line=swallowed.line)

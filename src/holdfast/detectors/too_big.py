@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
+from ..records.crash import Died
 from ..records.memory import BatchSplit, LostStep, MemoryRanOut
 from ..types import Event, Severity
 from ._memory import MemoryDetector, amount, at, code_of, place_of
 from .base import Detector
-from .kills import DIED, Kill, limit_advice, limit_words
+from .kills import Kill, limit_advice, limit_words
 
 Case: TypeAlias = MemoryRanOut | BatchSplit | LostStep | Kill
 
@@ -116,9 +117,8 @@ class TooBig(MemoryDetector[Case]):
 
     def read(self, event: Event) -> Case | None:
         """Its records; of processes that were gone without a word what was read of the memory."""
-        if event.kind == DIED:
-            return Kill(data=event.data, together=event.data.get("together") is True)
-        return super().read(event)
+        died = Died.of(event)
+        return super().read(event) if died is None else Kill(data=died)
 
     def believes(self, measured: Case) -> bool:
         """Any error; of processes that were gone without a word those that lacked memory."""
@@ -161,7 +161,7 @@ class TooBig(MemoryDetector[Case]):
             where = " in the script's own code after the call of the model, which cannot be split"
         if _limited(measured):
             size = math.nan if measured.limit_bytes is None else measured.limit_bytes
-            wanted += f" at {limit_words({'limit': measured.limit})}, {amount(size)}"
+            wanted += f" at {limit_words(measured.limit or '')}, {amount(size)}"
         said = [f"out of memory{where}, {wanted}"]
         said += [made] if (made := self._made(measured)) else []
         said.append(_needed(measured) or _sum(measured.parts))
@@ -177,7 +177,7 @@ class TooBig(MemoryDetector[Case]):
         if isinstance(measured, Kill):
             return (
                 "fewer loader workers, a smaller prefetch_factor or batch, data that is read when "
-                f"it is needed; or {limit_advice(measured.data)}"
+                f"it is needed; or {limit_advice(measured.data.limit or '')}"
             )
         if isinstance(measured, LostStep):
             return (
@@ -198,7 +198,7 @@ class TooBig(MemoryDetector[Case]):
         # Whoever set a limit may have had a reason: it comes last.
         if not _limited(measured):
             return move
-        return f"{move}; or {limit_advice({'limit': measured.limit})}"
+        return f"{move}; or {limit_advice(measured.limit or '')}"
 
     def headline(self, measured: Case) -> str:
         """What ran out."""
@@ -346,15 +346,20 @@ def _split(split: BatchSplit) -> str:
 
 
 def _numbers_of_kill(kill: Kill) -> dict[str, Any]:
-    given = {name: value for name, value in kill.data.items() if isinstance(value, int | float)}
-    read = {name: float(given.get(name, math.nan)) for name in ("used", "process", "first")}
+    died = kill.data
     return {
         "what": "kill",
-        "limit": str(kill.data.get("limit") or ""),
-        "limit_bytes": float(given.get("bytes", math.nan)),
-        **read,
-        "oom_kills": float(given.get("oom_kills", math.nan)),
+        "limit": died.limit or "",
+        "limit_bytes": _known(died.bytes),
+        "used": _known(died.used),
+        "process": _known(died.process),
+        "first": _known(died.first),
+        "oom_kills": float(died.oom_kills),
     }
+
+
+def _known(number: float | None) -> float:
+    return math.nan if number is None else float(number)
 
 
 def _killed(kill: Kill) -> str:

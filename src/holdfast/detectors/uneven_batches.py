@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..records.crash import RaisedException
 from ..types import Finding, Severity
 from ._ranks import PASS, Lane, RankDetector, named, replicas
 from .peers import peer_is_gone
@@ -170,7 +171,7 @@ def _loader(lane: Lane) -> dict[str, Any]:
 
 
 def _lost(event: Any) -> bool:
-    return peer_is_gone(event.data)
+    return peer_is_gone(RaisedException.of(event))
 
 
 def _stuck(lane: Lane) -> bool:

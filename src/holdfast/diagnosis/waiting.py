@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any, cast
 
 from ..probes.batches import LoaderLedger, plain_index, plain_indices
+from ..records.crash import LoaderWork
 from ..run.batch_mark import batch_mark
 
 # Indices of a batch that are told.
@@ -16,41 +17,44 @@ _FETCH = os.path.join("_utils", "fetch.py")
 _WORKER = os.path.join("_utils", "worker.py")
 
 
-def work_of(frame: FrameType | None) -> dict[str, Any]:
-    """Facts of the loader on a stack: ``sample``, ``samples``, ``worker``, ``waits_for``.
-
-    ``waits_for`` is the number of the worker that this process waits for, ``worker`` the number of
-    the one that this process is.
-    """
-    told: dict[str, Any] = {"pid": os.getpid()}
+def work_of(frame: FrameType | None) -> LoaderWork:
+    """What the loader on a stack does, or the worker that this process is."""
+    work = LoaderWork(pid=os.getpid())
     while frame is not None:
         name, file = frame.f_code.co_name, frame.f_code.co_filename
-        if name == "_next_data" and "waits_for" not in told:
-            told |= _awaited(frame.f_locals.get("self"))
+        if name == "_next_data" and work.waits_for is None:
+            work = _awaited(frame.f_locals.get("self"), work)
         elif name == "_sample" and file.endswith("replace_sample.py"):
-            told.setdefault("sample", plain_index(frame.f_locals.get("given")))
+            work = _reading(frame.f_locals.get("given"), work)
         elif file.endswith(_FETCH):
             if "idx" in frame.f_locals:
-                told.setdefault("sample", plain_index(frame.f_locals["idx"]))
+                work = _reading(frame.f_locals["idx"], work)
         elif name == "_worker_loop" and file.endswith(_WORKER):
-            told["worker"] = frame.f_locals.get("worker_id")
+            work = work.replace(worker=frame.f_locals.get("worker_id"))
             drawn: Any = frame.f_locals.get("index")
             if isinstance(drawn, list):  # else it has nothing to do
-                told["samples"] = [plain_index(one) for one in cast("list[Any]", drawn)[:_NAMED]]
+                few = cast("list[Any]", drawn)[:_NAMED]
+                work = work.replace(samples=tuple(map(plain_index, few)))
         frame = frame.f_back
-    return told
+    return work
 
 
-def _awaited(iterator: Any) -> dict[str, Any]:
+def _reading(index: Any, work: LoaderWork) -> LoaderWork:
+    """The innermost call says which sample is being read."""
+    return work if work.sample is not None else work.replace(sample=plain_index(index))
+
+
+def _awaited(iterator: Any, work: LoaderWork) -> LoaderWork:
     """Which worker a loader waits for, and the samples it was given."""
     if not hasattr(iterator, "_task_info"):
-        return {}  # a loader without workers reads the sample itself
+        return work  # a loader without workers reads the sample itself
     number, worker = LoaderLedger.upcoming(iterator)
-    how = {"started": _started(iterator), "timeout": float(getattr(iterator, "_timeout", 0) or 0)}
+    timeout = float(getattr(iterator, "_timeout", 0) or 0)
+    work = work.replace(waits_for=worker, started=_started(iterator), timeout=timeout)
     drawn = plain_indices(LoaderLedger.of(iterator).drawn.get(number))
     if drawn is None:
-        return {"waits_for": worker, **how}
-    return {"waits_for": worker, **how, "samples": drawn[:_NAMED], "mark": batch_mark(drawn)}
+        return work
+    return work.replace(samples=tuple(drawn[:_NAMED]), mark=batch_mark(drawn))
 
 
 def _started(iterator: Any) -> str:

@@ -9,16 +9,16 @@ from typing import Any
 
 from ..diagnosis.crash.traceback_frames import chain
 from ..diagnosis.crash.traceback_text import text_of
+from ..records.crash import LeftLoop, RaisedException
 from ..run import Recorder
 from ..types import Event
-
-EXCEPTION = "exception"
 
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
     """The Events of an exception: itself, and what the watchers say of it."""
 
+    raised: RaisedException
     events: tuple[Event, ...]
     _identity: tuple[int, str]
 
@@ -27,27 +27,29 @@ class LastWords:
         cls,
         error: BaseException,
         step: int,
-        facts: Mapping[str, Any],
+        raised: RaisedException,
         others: Iterable[tuple[str, int, Mapping[str, Any]]],
     ) -> LastWords:
         """Put together what was measured."""
-        told = [(EXCEPTION, step, facts), *others]
+        told = [(raised.kind, step, raised.to_dict()), *others]
         now = time.time()
         events = (
             Event(time=now, rank=0, step=at, kind=kind, data=dict(data)) for kind, at, data in told
         )
-        return cls(tuple(events), _identity(error))
+        return cls(raised, tuple(events), _identity(error))
 
     @property
-    def place(self) -> Mapping[str, Any]:
-        """The exception in short: its class, its message and the user's line."""
-        facts = self.events[0].data
-        return {name: facts[name] for name in ("type", "message", "file", "line")}
+    def left(self) -> LeftLoop:
+        """The exception in short, for a loop that it has left."""
+        raised = self.raised
+        return LeftLoop(
+            type=raised.type, message=raised.message, file=raised.file, line=raised.line
+        )
 
     @property
     def traceback(self) -> str:
         """As python prints it, without our own calls."""
-        return str(self.events[0].data.get("traceback") or "")
+        return self.raised.traceback or ""
 
     def is_of(self, error: BaseException | None) -> bool:
         """Whether this is the exception, or one that led to it."""
@@ -56,8 +58,8 @@ class LastWords:
     def completed(self, error: BaseException) -> LastWords:
         """With the whole traceback, once the exception has come all the way out."""
         first, *others = self.events
-        data = {**first.data, "traceback": text_of(error)}
-        return replace(self, events=(replace(first, data=data), *others))
+        raised = self.raised.replace(traceback=text_of(error))
+        return replace(self, raised=raised, events=(replace(first, data=raised.to_dict()), *others))
 
     def of_rank(self, rank: int) -> Sequence[Event]:
         """The Events, in the lane of a rank."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..config import yaml_values
 from ..errors import HoldfastError
+from ..records.crash import RaisedException
 from ..records.recovery import SnapshotTotals
 from ..records.resuming import CheckpointResult, Resumed
 from ..records.trainer import (
@@ -128,7 +129,6 @@ def _numbers_of(event: Event) -> Mapping[str, float | None]:
 
 def note_of(event: Event) -> Note | None:
     """What an event tells in a sentence; None for most."""
-    data = event.data
     if (found := OutOfBand.of(event)) is not None:
         text = f"{found.number} {json.dumps(found.value)} is {found.state} ({found.band})"
         return _note(event, "health", text)
@@ -136,8 +136,8 @@ def note_of(event: Event) -> Note | None:
         return _note(event, "resume", f"resumed at step {event.step}")
     if (changed := SettingsChanged.of(event)) is not None:
         return _note(event, "settings", ", ".join(changed.changes))
-    if event.kind == "exception":
-        return _note(event, "exception", f"{data.get('type', '')}: {data.get('message', '')}")
+    if (raised := RaisedException.of(event)) is not None:
+        return _note(event, raised.kind, f"{raised.type}: {raised.message}")
     rescue = None if event.kind in _ROUTINE else rescue_of(event)
     if rescue is None:
         return None

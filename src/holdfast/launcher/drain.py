@@ -17,8 +17,9 @@ from ..detectors import Detector
 from ..detectors.judge import Judge, Key
 from ..errors import HoldfastError
 from ..policy import Policy
+from ..records import Kind
+from ..records.crash import NoProgress, SignalReceived
 from ..records.resuming import Resumed
-from ..report.ending import SIGNAL
 from ..report.live import Live, start_line
 from ..run import (
     LaneWriter,
@@ -30,7 +31,7 @@ from ..run import (
 from ..run.durable import write_text
 from ..types import Event, Finding, Severity
 from .end_times import EndTimes
-from .heartbeat import AGAIN, BEFORE, SILENT, Heartbeat, Pulse, Starting
+from .heartbeat import BEFORE, Heartbeat, Pulse, Seen, Starting
 from .memory_gauge import Ended, MemoryGauge
 from .rank_watch import RankWatch
 
@@ -131,9 +132,8 @@ class Drain:
 
     def _tell_death(self, lane: _Lane, ended: Ended | None) -> None:
         lane.died = True
-        at = self._ends.of(lane.ring.pid)
-        data = self._gauge.last_words(lane.ring.pid, ended)
-        self._note(lane, "died", data | ({} if at is None else {"at": at}))
+        pid = lane.ring.pid
+        self._note(lane, self._gauge.last_words(pid, ended, self._ends.of(pid)))
 
     def _compare_ranks(self, *, now: bool = False) -> None:
         """Compare the ranks, if the first one that is left is ours and there are others."""
@@ -160,37 +160,37 @@ class Drain:
         if not self._lanes and self.child:
             rings[BEFORE], stepped[BEFORE] = Starting(self.child), False
         try:
-            told = heartbeat.look(rings, stepped, self._foreign)
+            found = heartbeat.look(rings, stepped, self._foreign)
         except (OSError, ValueError) as error:  # a system that tells it in another way
             self.errors.append(f"heartbeat: {error}")
             self._heartbeat = None
             return
-        for name, kind, data in told:
-            if name in lanes:
-                self._tell_silence(lanes[name], kind, data)
+        for seen in found:
+            if seen.lane in lanes:
+                self._tell_silence(lanes[seen.lane], seen)
             else:
-                self._tell_start(kind, data)
-        if any(kind == SILENT for _, kind, _ in told):
+                self._tell_start(seen)
+        if any(isinstance(seen.record, NoProgress) for seen in found):
             self._compare_ranks(now=True)
 
-    def _tell_start(self, kind: str, data: dict[str, Any]) -> None:
+    def _tell_start(self, seen: Seen) -> None:
         """The same of a script that could not open its lane: it is said, and not recorded."""
-        if kind == AGAIN or not data["processes"]:
+        if not isinstance(seen.record, NoProgress) or not seen.record.processes:
             return  # without torch nothing is known about it
         judge = Judge(self._detectors)
-        judge.feed(None, [Event(time=time.time(), rank=0, step=0, kind=kind, data=data)])
+        judge.feed(None, [_event(seen.record)])
         found = judge.judge_waiting()
         self._live.show(found)
         self.hung = next((f for f in found if f.severity is Severity.ERROR), self.hung)
 
-    def _tell_silence(self, lane: _Lane, kind: str, data: dict[str, Any]) -> None:
-        text = str(data.pop("text", ""))
-        if text:
+    def _tell_silence(self, lane: _Lane, seen: Seen) -> None:
+        record = seen.record
+        if seen.stacks:
             with contextlib.suppress(OSError):
-                write_text(self.run.stacks_path(lane.name), f"{text}\n")
-                data["stacks"] = self.run.stacks_path(lane.name).name
-        event = self._note(lane, kind, data)
-        if kind == AGAIN:
+                write_text(self.run.stacks_path(lane.name), f"{seen.stacks}\n")
+                record = record.replace(stacks=self.run.stacks_path(lane.name).name)
+        event = self._note(lane, record)
+        if not isinstance(record, NoProgress):
             self._live.show((), [event] if self.hung is not None else [])
             self.hung = self.abandoned = None
             return
@@ -205,7 +205,7 @@ class Drain:
         except (OSError, ValueError):  # a system that tells it in another way
             return
         for lane in list(self._lanes.values()) if read else ():
-            self._note(lane, "host_memory", read[lane.ring.pid])
+            self._note(lane, read[lane.ring.pid])
 
     def saw_signal(self, name: str) -> None:
         """Somebody asked the script to end: a script may handle that and end as if it were done."""
@@ -213,7 +213,7 @@ class Drain:
         with contextlib.suppress(HoldfastError, OSError, ValueError):
             self.tick()
             for lane in list(self._lanes.values()):
-                self._note(lane, SIGNAL, {"name": name})
+                self._note(lane, SignalReceived(name=name))
 
     @property
     def findings(self) -> list[Finding]:
@@ -308,10 +308,10 @@ class Drain:
             lane.orders = []
 
     @staticmethod
-    def _note(lane: _Lane, kind: str, data: dict[str, Any]) -> Event:
+    def _note(lane: _Lane, record: Kind) -> Event:
         """Write an Event of our own, about the training: it belongs to the next step."""
         step = max(int(lane.judge.newest_step) + 1, lane.resumed)
-        event = Event(time=time.time(), rank=lane.judge.rank, step=step, kind=kind, data=data)
+        event = _event(record, lane.judge.rank, step)
         lane.writer.write_events([event])
         lane.judge.feed(None, [event])
         return event
@@ -337,6 +337,17 @@ class Drain:
         self.errors.append(f"{lane.name}: {error}")
         self._done.add(lane.name)
         del self._lanes[lane.name]
+
+
+def _event(record: Kind, rank: int = 0, step: int = 0) -> Event:
+    return Event(
+        time=time.time(),
+        rank=rank,
+        step=step,
+        kind=record.kind,
+        data=record.to_dict(),
+        record=record,
+    )
 
 
 def _alive(ring: Ring) -> bool:

@@ -12,11 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..records.crash import NoProgress, ProgressAgain, StandingProcess
 from . import stacks
 from .stacks import Frame, Stacks
-
-SILENT, AGAIN = "no_progress", "progress_again"
-"""Events: nothing went on for a long time; it went on after all."""
 
 LONGER = 3.0
 """How much longer than the longest pause so far counts. A guess: a second validation on a busier
@@ -55,6 +53,16 @@ class Pulse(Protocol):
     def pid(self) -> int:
         """The process."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is to be told of a lane: that nothing goes on, or that it went on after all."""
+
+    lane: str
+    record: NoProgress | ProgressAgain
+    stacks: str = ""
+    """All threads of all its processes."""
 
 
 @dataclass(slots=True)
@@ -112,8 +120,8 @@ class Heartbeat:
         rings: Mapping[str, Pulse],
         stepped: Mapping[str, bool],
         others: Mapping[str, Pulse] | None = None,
-    ) -> list[tuple[str, str, dict[str, Any]]]:
-        """Called at every tick; returns lane, kind and data of what is to be told.
+    ) -> list[Seen]:
+        """Called at every tick; returns what is to be told.
 
         Args:
             rings: of the processes that train, by lane.
@@ -134,7 +142,8 @@ class Heartbeat:
         if beat:
             told, self._told = self._told, False
             self._exam, self._done = None, 0
-            return [(lane, AGAIN, {"seconds": round(beat, 1)}) for lane in rings if told]
+            again = ProgressAgain(seconds=round(beat, 1))
+            return [Seen(lane=lane, record=again) for lane in rings if told]
         silence = min(self._lanes[lane].silence for lane in rings)
         limit = max(self._limit(self._lanes[lane], stepped[lane]) for lane in rings)
         if self._done >= len(FURTHER) or silence < FURTHER[self._done] * limit:
@@ -167,9 +176,7 @@ class Heartbeat:
     def _limit(self, lane: _Lane, stepped: bool) -> float:
         return max(self._after * (1.0 if stepped else FIRST), LONGER * lane.longest)
 
-    def _examine(
-        self, rings: Mapping[str, Pulse], silence: float, limit: float
-    ) -> list[tuple[str, str, dict[str, Any]]]:
+    def _examine(self, rings: Mapping[str, Pulse], silence: float, limit: float) -> list[Seen]:
         """Take the stacks a few times; the events once that is done."""
         if self._exam is None:
             self._exam = _Exam(silence)
@@ -187,38 +194,39 @@ class Heartbeat:
         seen, self._exam, self._done = self._exam.looks, None, self._done + 1
         self._told |= any(looks[-1].processes for looks in seen.values())
         return [
-            (name, SILENT, self._facts(name, rings[name].pid, looks, silence, limit))
+            self._seen(name, rings[name].pid, looks, silence, limit)
             for name, looks in seen.items()
             if name in rings
         ]
 
-    def _facts(
+    def _seen(
         self, name: str, pid: int, looks: Sequence[_Look], silence: float, limit: float
-    ) -> dict[str, Any]:
+    ) -> Seen:
         lane, last = self._lanes[name], looks[-1]
         main = last.processes[0] if last.processes else None
         seconds = max(1e-9, last.at - looks[0].at)
         cpu, moved = (b - a for a, b in zip(looks[0].effort, last.effort, strict=True))
-        facts: dict[str, Any] = {
-            "seconds": round(silence, 1),
-            "limit": round(limit, 1),
-            "longest": round(lane.longest, 3),
-            "cpu": round(cpu / seconds, 3),
-            "bytes_per_second": round(moved / seconds),
-            "runnable": sum(look.runnable for look in looks) > 1,
-            "moves": len({_lines(look, of_user=True) for look in looks}) > 1,
-            "moves_inside": len({_lines(look, of_user=False) for look in looks}) > 1,
-            "processes": len(last.processes),
-            "text": "\n\n".join(f"process {one.pid}\n{one.text}" for one in last.processes),
-        }
-        if main is None:
-            return facts | ({} if stacks.is_there(pid) else {"gone": True})
-        facts |= {"threads": main.threads, **_place(main), **dict(main.told)}
-        facts["frames"] = [[f.file, f.line, f.function] for f in main.frames[:_FRAMES]]
-        worker = _worker(last.processes[1:], main.told.get("waits_for"))
-        if worker is not None:
-            facts["stuck_worker"] = {"pid": worker.pid, **_place(worker), **dict(worker.told)}
-        return facts
+        worker = None if main is None else _worker(last.processes[1:], main.told.waits_for)
+        record = NoProgress(
+            **({} if main is None else vars(_place(main))),
+            seconds=round(silence, 1),
+            limit=round(limit, 1),
+            longest=round(lane.longest, 3),
+            cpu=round(cpu / seconds, 3),
+            bytes_per_second=round(moved / seconds),
+            runnable=sum(look.runnable for look in looks) > 1,
+            moves=len({_lines(look, of_user=True) for look in looks}) > 1,
+            moves_inside=len({_lines(look, of_user=False) for look in looks}) > 1,
+            processes=len(last.processes),
+            gone=True if main is None and not stacks.is_there(pid) else None,
+            threads=None if main is None else main.threads,
+            frames=None
+            if main is None
+            else tuple((f.file, f.line, f.function) for f in main.frames[:_FRAMES]),
+            stuck_worker=None if worker is None else _place(worker, worker.pid),
+        )
+        text = "\n\n".join(f"process {one.pid}\n{one.text}" for one in last.processes)
+        return Seen(lane=name, record=record, stacks=text)
 
 
 def _lines(look: _Look, *, of_user: bool) -> tuple[tuple[Frame, ...], ...]:
@@ -229,22 +237,22 @@ def _lines(look: _Look, *, of_user: bool) -> tuple[tuple[Frame, ...], ...]:
     )
 
 
-def _place(process: Stacks) -> dict[str, Any]:
-    """The line of the script at which a process stands, and what it calls there."""
+def _place(process: Stacks, pid: int | None = None) -> StandingProcess:
+    """The line of the script at which a process stands, and what it calls and loads there."""
     line, inner = process.line, process.frames[0] if process.frames else None
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = {"pid": pid, **process.told.measured()}
     if line is not None:
-        told = {"file": line.file, "line": line.line, "function": line.function}
+        told |= {"file": line.file, "line": line.line, "function": line.function}
         told["excerpt"] = line.excerpt()
     if inner is not None and inner is not line:
         told["inside"] = f"{inner.function} ({inner.file}:{inner.line})"
-    return told
+    return StandingProcess(**told)
 
 
-def _worker(processes: Sequence[Stacks], number: object) -> Stacks | None:
+def _worker(processes: Sequence[Stacks], number: int | None) -> Stacks | None:
     """The worker that is waited for: the one that says so, else the only one at a user's line."""
     for process in processes:
-        if number is not None and process.told.get("worker") == number:
+        if number is not None and process.told.worker == number:
             return process
-    busy = [one for one in processes if one.line is not None and not one.told]
+    busy = [one for one in processes if one.line is not None and not one.told.measured()]
     return busy[0] if number is not None and len(busy) == 1 else None

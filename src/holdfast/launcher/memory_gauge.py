@@ -13,8 +13,8 @@ import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from ..records.crash import Died, HostMemory
 from ..run import host_memory
 from ..run.host_memory import MemoryLimit
 
@@ -62,8 +62,8 @@ class MemoryGauge:
         self._level = 0
         self._processes: dict[int, _Process] = {}
 
-    def look(self, pids: Iterable[int]) -> dict[int, dict[str, Any]]:
-        """Read, if that is due; facts of each process when another level was reached."""
+    def look(self, pids: Iterable[int]) -> dict[int, HostMemory]:
+        """Read, if that is due; the reading of each process when another level was reached."""
         now = time.monotonic()
         pids = list(pids)
         if now < self._next or not pids:
@@ -83,38 +83,44 @@ class MemoryGauge:
         if level <= self._level and not (self._level and share < _FAR):
             return {}
         self._level = level
-        return {pid: self._facts(pid) for pid in pids}
+        return {pid: self._reading(pid) for pid in pids}
 
-    def last_words(self, pid: int, ended: Ended | None) -> dict[str, Any]:
+    def last_words(self, pid: int, ended: Ended | None, at: float | None = None) -> Died:
         """What is known of the memory when a process was gone without a word of its own.
 
         Args:
             pid: the process.
             ended: how it ended, where it was our child.
+            at: when that was, where it was seen.
         """
-        facts = self._facts(pid)
+        read = self._reading(pid)
         seen = self._processes.get(pid, _Process())
-        if ended is not None and ended.peak > seen.peak and facts:
+        if ended is not None and ended.peak > seen.peak and read.used is not None:
             # It had more after the last reading than ever before, or was never read.
             rise = max(0, ended.peak - seen.now)
-            facts |= {"process": seen.now + rise, "used": facts["used"] + rise}
+            read = read.replace(process=seen.now + rise, used=read.used + rise)
         kills = _risen(self._kills, host_memory.oom_kills())
         # Others on the machine are killed, too: only what came since the last reading counts.
         machine = _risen(self._machine_kills, host_memory.machine_oom_kills())
-        told = "" if ended is None else ended.signal
-        return {**facts, "signal": told, "oom_kills": kills, "machine_oom_kills": machine}
+        return Died(
+            **vars(read),
+            signal="" if ended is None else ended.signal,
+            oom_kills=kills,
+            machine_oom_kills=machine,
+            at=at,
+        )
 
-    def _facts(self, pid: int) -> dict[str, Any]:
+    def _reading(self, pid: int) -> HostMemory:
         limit, seen = self._limit, self._processes.get(pid, _Process())
         if limit is None:
-            return {}
-        return {
-            "limit": limit.name,
-            "bytes": limit.bytes,
-            "used": limit.used,
-            "process": seen.now,
-            "first": seen.first,
-        }
+            return HostMemory()
+        return HostMemory(
+            limit=limit.name,
+            bytes=limit.bytes,
+            used=limit.used,
+            process=seen.now,
+            first=seen.first,
+        )
 
 
 def _risen(before: int | None, now: int | None) -> int:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from ..config import Settings
 from ..errors import RunFolderError
+from ..records.crash import NoProgress, RaisedException
 from ..records.recovery import RunStopped
 from ..report.restarts import RESTARTS, last_restart, restarts_of
 from ..run import LaneData, Run, read_run
@@ -225,33 +226,33 @@ def _blow(outcome: Outcome, lanes: Sequence[LaneData], since: float) -> Blow:
     step = max((int(steps["step"].max()) for steps in rows), default=-1) + 1
     if outcome.hung is not None:
         found = outcome.hung
-        data = next((e.data for e in reversed(events) if e.kind == "no_progress"), {})
+        seen = next(filter(None, map(NoProgress.of, reversed(events))), None)
         named = list(found.evidence.get("samples") or ())
         return Blow(
             what=f"it hung at {found.file}:{found.line}" if found.file else "it hung",
             step=found.step,
             error="hang",
             line=f"{found.file}:{found.line}",
-            mark=str(data.get("mark") or ""),
-            samples=tuple(data.get("samples") or named),
+            mark=(seen.mark if seen is not None else None) or "",
+            samples=(seen.samples if seen is not None else None) or tuple(named),
             culprit=named[0] if len(named) == 1 else None,
             started=bool(rows),
         )
-    raised = next((event for event in reversed(events) if event.kind == "exception"), None)
-    if raised is not None:
-        data = raised.data
-        said = (str(data.get("message") or "").strip().splitlines() or [""])[0]
-        line = f"{data.get('file')}:{data.get('line')}" if data.get("file") else ""
-        given: Any = data.get("indices")
-        indices = cast("list[Any]", given) if isinstance(given, list) else []
+    for event in reversed(events):
+        raised = RaisedException.of(event)
+        if raised is None:
+            continue
+        said = (raised.message.strip().splitlines() or [""])[0]
+        line = f"{raised.file}:{raised.line}" if raised.file else ""
+        indices = list(raised.indices or ())
         return Blow(
-            what=f"{data.get('type')}: {said[:120]}" + (f" at {line}" if line else ""),
-            step=raised.step,
-            error=str(data.get("type") or ""),
+            what=f"{raised.type}: {said[:120]}" + (f" at {line}" if line else ""),
+            step=event.step,
+            error=raised.type,
             line=line,
             mark=batch_mark(indices) if indices else "",
             samples=tuple(indices),
-            culprit=_culprit(lanes, raised),
+            culprit=_culprit(lanes, event),
             started=bool(rows),
         )
     code = os.waitstatus_to_exitcode(outcome.status)

@@ -14,7 +14,7 @@ import re
 import sysconfig
 import time
 import tokenize
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from ..boot import STACKS_FILE, STACKS_SIGNAL, TOLD
+from ..records.crash import LoaderWork
 from ..redaction import redact_code
 
 # Seconds until an answer must have begun, and after which one that grows no more is complete.
@@ -55,15 +56,16 @@ class Frame:
         ours = self.file.startswith(os.path.join(_HERE, ""))
         return not ours or self.file.startswith(os.path.join(_HERE, "faults", ""))
 
-    def excerpt(self) -> list[list[Any]]:
+    def excerpt(self) -> tuple[tuple[int, str], ...]:
         """Numbers and text of its line and those around it; empty where the file is not there."""
         first, last = max(1, self.line - _AROUND), self.line + _AROUND
         try:
             with tokenize.open(self.file) as source:
                 rows = [*itertools.islice(source, first - 1, last)]
         except (OSError, SyntaxError, ValueError):
-            return []
-        return [[n, redact_code(row.rstrip())[:_LONGEST]] for n, row in enumerate(rows, first)]
+            return ()
+        texts = (redact_code(row.rstrip())[:_LONGEST] for row in rows)
+        return tuple(enumerate(texts, first))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ class Stacks:
     frames: tuple[Frame, ...] = ()
     """Of its main thread, the innermost first."""
     threads: int = 0
-    told: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    told: LoaderWork = field(default_factory=LoaderWork)
     """What it says of its loader; empty while its main thread executes no Python."""
     text: str = ""
 
@@ -92,11 +94,13 @@ def read(pid: int, text: str) -> Stacks:
     Frame(file='a.py', line=3, function='wait')
     """
     threads: list[list[Frame]] = []
-    told: dict[str, Any] = {}
+    told = LoaderWork()
     for row in text.splitlines():
         if row.startswith(TOLD.decode()):
-            with contextlib.suppress(ValueError):
-                told = json.loads(row.removeprefix(TOLD.decode()))
+            said: Any = None
+            with contextlib.suppress(json.JSONDecodeError):  # not all of it was written
+                said = json.loads(row.removeprefix(TOLD.decode()))
+            told = LoaderWork.from_dict(said) if isinstance(said, dict) else told
         elif "(most recent call first)" in row:
             threads.append([])
         elif threads and (found := _FRAME.fullmatch(row)):

@@ -68,13 +68,3 @@ class OutputOpened(Kind, kind="output"):
     bytes: int
     """How long it was before."""
     appends: bool
-
-
-class LoopLeft(Kind, kind="left"):
-    """An exception left a watched loop, whatever became of it."""
-
-    type: str
-    message: str
-    file: str
-    """Where the script raised it; empty where that is not known."""
-    line: int

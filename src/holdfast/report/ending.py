@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from ..detectors.kills import DIED, READING, Kill
+from ..detectors.kills import Kill
 from ..detectors.peers import peer_is_gone
 from ..records import Kind
+from ..records.crash import Died, HostMemory, LeftLoop, RaisedException, SignalReceived
 from ..records.recovery import RunStopped
-from ..records.resuming import LoopLeft, Resumed
+from ..records.resuming import Resumed
 from ..records.trainer import TrainingEnded
 from ..run import Life, Run, life_of
 from ..types import Event, place_words
@@ -20,10 +21,17 @@ from .restarts import last_restart
 
 K = TypeVar("K", bound=Kind)
 
-SIGNAL = "signal"
-"""The Event of a signal by which somebody asked the script to end."""
-_TYPED = (RunStopped, TrainingEnded, Resumed, LoopLeft)
-KINDS = ("exception", "end", SIGNAL, DIED, READING, *(kind.kind for kind in _TYPED))
+_RECORDS = (
+    RaisedException,
+    LeftLoop,
+    SignalReceived,
+    Died,
+    HostMemory,
+    RunStopped,
+    TrainingEnded,
+    Resumed,
+)
+KINDS = ("end", *(record.kind for record in _RECORDS))
 """The events that an ending is told from."""
 
 # A run that has written nothing for so long is told as quiet, and on another machine not called
@@ -77,7 +85,7 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
         return Ending(word="unfinished", line=f"not finished: status {run.meta.get('status')!r}")
     if code in (None, 0) and trained is not None and trained.interrupted:
         return Ending(word="interrupted", line="interrupted from the keyboard")
-    left = _first_of(LoopLeft, events)
+    left = _first_of(LeftLoop, events)
     if code in (None, 0) and left is not None:
         return _left(left)
     asked = _asked_to_end(events)
@@ -94,13 +102,14 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
     return _failure(code, exception, _death(events))
 
 
-def _open_end(life: Life, exception: Mapping[str, Any] | None, events: Sequence[Event]) -> Ending:
+def _open_end(life: Life, exception: RaisedException | None, events: Sequence[Event]) -> Ending:
     """The end of a run that ``run.json`` calls running, by who is left of it."""
     if life.state == "killed":
         if exception is not None:
             return _failure(1, exception)
-        died = gone_together(events)
-        kill = Kill(data={} if died is None else died.data, together=True)
+        gone = gone_together(events)
+        died = None if gone is None else Died.of(gone)
+        kill = Kill(data=died or Died(together=True))
         if kill.ran_out:
             why = f"killed for lack of memory, most likely, together with holdfast: {kill.used}"
             return Ending(word="killed", line=why)
@@ -131,21 +140,21 @@ def gone_together(events: Sequence[Event]) -> Event | None:
 
     An Event as the supervisor would have written it; None where nothing was read.
     """
-    read = [event for event in events if event.kind == READING]
+    read = [(event, found) for event in events if (found := HostMemory.of(event)) is not None]
     if not read:
         return None
-    last = max(read, key=lambda event: event.time)
-    return replace(last, kind=DIED, data={**last.data, "signal": "", "together": True})
+    last, found = max(read, key=lambda pair: pair[0].time)
+    died = Died(**vars(found), together=True)
+    return replace(last, kind=died.kind, data=died.to_dict(), record=died)
 
 
-def _failure(
-    code: object, exception: Mapping[str, Any] | None, died: Mapping[str, Any] | None = None
-) -> Ending:
+def _failure(code: object, exception: RaisedException | None, died: Died | None = None) -> Ending:
     """The end of a run whose exit code is not 0."""
     if not isinstance(code, int):
         return Ending(word="failed", line=f"ended with {code!r}")
     number = -code if code < 0 else code - 128
-    if code in (-signal.SIGINT, 130) or (exception or {}).get("type") == "KeyboardInterrupt":
+    by_hand = exception is not None and exception.type == "KeyboardInterrupt"
+    if code in (-signal.SIGINT, 130) or by_hand:
         return Ending(word="interrupted", line="interrupted from the keyboard")
     if code < 0 or 128 < code < 160:
         try:
@@ -156,7 +165,7 @@ def _failure(
     if exception is None:
         return Ending(word="failed", line=f"failed with exit code {code}")
     what = _raised(exception)
-    if exception.get("gave_up") is not None:
+    if exception.gave_up is not None:
         how = f"gave up with exit code {code} after {what}, which the script caught"
         return Ending(word="failed", line=how)
     return Ending(word="failed", line=f"crashed with {what}")
@@ -165,34 +174,34 @@ def _failure(
 def _asked_to_end(events: Sequence[Event]) -> str:
     """The signal at which a script ended by itself; empty where there was none or it went on."""
     last = max((event.step for event in events if event.kind == "end"), default=0)
-    asked = [e for e in events if e.kind == SIGNAL and e.data.get("name") in ("SIGINT", "SIGTERM")]
-    ended = [event for event in asked if last - event.step <= _GOES_ON]
-    return str(ended[-1].data["name"]) if ended else ""
+    ended = [SignalReceived.of(event) for event in events if last - event.step <= _GOES_ON]
+    names = [received.name for received in ended if received is not None]
+    return next((name for name in reversed(names) if name in ("SIGINT", "SIGTERM")), "")
 
 
-def _left(left: LoopLeft) -> Ending:
+def _left(left: LeftLoop) -> Ending:
     """The end of a watched loop that an exception left, and the script went on."""
     if left.type == "KeyboardInterrupt":
         return Ending(word="interrupted", line="interrupted from the keyboard")
-    line = f"left early with {_raised(left.to_dict())}, which the script caught"
+    line = f"left early with {_raised(left)}, which the script caught"
     return Ending(word="interrupted", line=line)
 
 
-def _raised(exception: Mapping[str, Any]) -> str:
+def _raised(exception: RaisedException | LeftLoop) -> str:
     """``ValueError: bad at train.py:3``."""
-    lines = str(exception.get("message", "")).strip().splitlines()
+    lines = exception.message.strip().splitlines()
     said = f": {words.clip(lines[0], 120)}" if lines else ""
-    what = f"{exception.get('type', 'an exception')}{said}"
-    file, line = exception.get("file"), exception.get("line")
+    what = f"{exception.type or 'an exception'}{said}"
+    file, line = exception.file, exception.line
     return f"{what} at {place_words(file, line)}" if file else what
 
 
-def _killed(name: str, died: Mapping[str, Any] | None) -> str:
+def _killed(name: str, died: Died | None) -> str:
     """By which signal, and what the memory had to do with it."""
     if name != "SIGKILL":
         return f"killed by {name}"
     # A shell between holdfast and the script tells the signal by its exit code alone.
-    kill = Kill(data={**(died or {}), "signal": name})
+    kill = Kill(data=(died or Died()).replace(signal=name))
     if kill.counted:
         return f"killed by the OOM killer, {kill.used or 'which the kernel counted'}"
     read = f": {kill.used}" if kill.used else ""
@@ -203,24 +212,21 @@ def _killed(name: str, died: Mapping[str, Any] | None) -> str:
     return f"killed by SIGKILL, not for lack of memory{read}"
 
 
-def _death(events: Sequence[Event]) -> Mapping[str, Any] | None:
+def _death(events: Sequence[Event]) -> Died | None:
     """What was read when the script was killed; others that it had started may have died, too."""
-    died = [event for event in events if event.kind == DIED]
-    own = [event for event in died if event.data.get("signal")]
-    return _first(own or died, DIED)
+    died = [found for event in events if (found := Died.of(event)) is not None]
+    own = [found for found in died if found.signal]
+    return next(iter(own or died), None)
 
 
-def first_exception(events: Sequence[Event]) -> Mapping[str, Any] | None:
+def first_exception(events: Sequence[Event]) -> RaisedException | None:
     """The exception that ended a run: of several ranks the first, and no echo of another's end."""
-    raised = sorted((e for e in events if e.kind == "exception"), key=lambda event: event.time)
-    own = [event for event in raised if not peer_is_gone(event.data)]
-    return next((event.data for event in own or raised), None)
+    in_order = sorted(events, key=lambda event: event.time)
+    raised = [found for event in in_order if (found := RaisedException.of(event)) is not None]
+    own = [found for found in raised if not peer_is_gone(found)]
+    return next(iter(own or raised), None)
 
 
 def _first_of(kind: type[K], events: Sequence[Event]) -> K | None:
     """The record of the first event of a kind; None without one."""
     return next(filter(None, map(kind.of, events)), None)
-
-
-def _first(events: Sequence[Event], kind: str) -> Mapping[str, Any] | None:
-    return next((event.data for event in events if event.kind == kind), None)

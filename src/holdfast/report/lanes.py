@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..detectors.kills import DIED
 from ..detectors.peers import peer_is_gone
 from ..errors import RunFolderError
+from ..records.crash import Died, RaisedException
 from ..records.memory import LostStep
 from ..records.recovery import RolledBack, TrialResult
 from ..run import (
@@ -101,7 +101,7 @@ def trusted(run: Run, lane: LaneData) -> LaneData:
 
 def _last_words(run: Run, events: Sequence[Event]) -> list[Event]:
     """What the supervisor would have written, had it not been killed together with the script."""
-    told = any(event.kind in ("end", DIED) for event in events)
+    told = any(event.kind in ("end", Died.kind) for event in events)
     if told or life_of(run).state != "killed":
         return []
     died = gone_together(events)
@@ -160,13 +160,14 @@ def _stands_still(steps: NDArray[np.int64], skipped: NDArray[np.int64]) -> bool:
 
 
 def _end(events: Sequence[Event]) -> str:
-    last = {event.kind: event.data for event in events if event.kind in ("exception", "end", DIED)}
-    if "exception" in last:
-        gone = ": another rank is gone" if peer_is_gone(last["exception"]) else ""
-        return f"{last['exception'].get('type') or 'exception'}{gone}"
-    if DIED in last and "end" not in last:
-        return f"killed {last[DIED].get('signal') or ''}".strip()
-    return "ended" if "end" in last else "no final record"
+    raised = next(filter(None, map(RaisedException.of, reversed(events))), None)
+    if raised is not None:
+        gone = ": another rank is gone" if peer_is_gone(raised) else ""
+        return f"{raised.type or 'exception'}{gone}"
+    if any(event.kind == "end" for event in events):
+        return "ended"
+    died = next(filter(None, map(Died.of, reversed(events))), None)
+    return "no final record" if died is None else f"killed {died.signal}".strip()
 
 
 def _rollbacks(events: Iterable[Event]) -> int:

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from ..detectors.judge import Key
 from ..harmless import visible_line
+from ..records.crash import ProgressAgain
 from ..records.memory import BatchSplit
 from ..records.nonfinite import BatchReplay
 from ..records.recovery import (
@@ -303,8 +304,8 @@ def event_line(event: Event) -> str:
         )
     if event.kind == "not_covered":
         return f"holdfast: not covered: {data.get('what', '')}: {data.get('why', '')}"
-    if event.kind == "progress_again":
-        pause = words.duration(float(data.get("seconds", 0.0))).replace(words.NBSP, " ")
+    if (again := ProgressAgain.of(event)) is not None:
+        pause = words.duration(again.seconds).replace(words.NBSP, " ")
         return f"step {event.step}  goes on after {pause} without a step or a batch"
     if event.kind == "holdfast_error":
         return (

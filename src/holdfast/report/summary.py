@@ -174,7 +174,7 @@ def summarize_lanes(
     since = last_restart(run.meta)
     newest = [event for event in events if event.time >= since]
     first = first_exception(newest)
-    exception = None if first is None else dict(first)
+    exception = None if first is None else first.to_dict()
     ending = ending_of(run, events)
     trained = _in_order(data, lanes)
     lead = [seen for _, seen in trained if seen.rank == lanes[0].rank]

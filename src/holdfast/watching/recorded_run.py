@@ -29,7 +29,6 @@ from ..launcher.drain import Drain
 from ..launcher.drain_thread import DrainThread
 from ..launcher.start import start_run
 from ..launcher.tracking import Follower
-from ..records.resuming import LoopLeft
 from ..report import card_html, end_summary, make_page, saved_words
 from ..run import LaneReader, ProcessMark, Recorder, Run
 from ..run.life import PROCESS
@@ -204,8 +203,8 @@ class RecordedRun:
             code = int(isinstance(error, HoldfastError))
             left = self.engine.last_words(error)
             if self.run is not None:
-                note = LoopLeft(**left.place)
-                self.engine.note(note.kind, self.engine.steps, note.to_dict())
+                place = left.left
+                self.engine.note(place.kind, self.engine.steps, place.to_dict())
             self.engine.close()
         if left is not None:
             self._left = True

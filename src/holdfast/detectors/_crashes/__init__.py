@@ -1,49 +1,18 @@
 """Causes of crashes that people meet daily: small rules over what was recorded, by theme.
 
->>> explain({"type": "ZeroDivisionError", "message": "division by zero"}).headline
+>>> explain(RaisedException(type="ZeroDivisionError")).headline
 'the divisor is 0'
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-from . import (
-    autograd,
-    connections,
-    data,
-    devices_and_dtypes,
-    files,
-    indices,
-    python_errors,
-    recursion,
-    settings,
-    shapes,
-    state,
-    workers,
-)
-from .facts import Cause, Crash, clip, listed, mapping
+from ...records.crash import RaisedException
+from .facts import Cause, Crash, clip
 from .line_fixes import line_fix
-
-# The first that knows the error explains it: what is particular comes before what is general.
-RULES: tuple[Callable[[Crash], Cause | None], ...] = (
-    *devices_and_dtypes.RULES,
-    *autograd.RULES,
-    *data.RULES,
-    *shapes.RULES,
-    *indices.RULES,
-    *state.RULES,
-    *workers.RULES,
-    *connections.RULES,
-    *files.RULES,
-    *settings.RULES,
-    *recursion.RULES,
-    *python_errors.RULES,
-)
+from .table import RULES
 
 
-def explain(recorded: Mapping[str, Any]) -> Cause:
+def explain(recorded: RaisedException) -> Cause:
     """The cause and the fix of a recorded exception; a general one where no rule knows it."""
     crash = Crash(data=recorded)
     if (found := _known(crash)) is not None:
@@ -58,19 +27,18 @@ def explain(recorded: Mapping[str, Any]) -> Cause:
     )
 
 
-def root(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+def root(recorded: RaisedException) -> RaisedException:
     """The error to explain: the recorded one, or the one that it was raised for.
 
     ``raise … from error`` names the cause itself; an error that merely happened while another was
     handled is the one to look at, unless nothing is known of it and something of the other.
     """
-    behind = mapping(recorded.get("behind"))
-    if not behind:
+    if recorded.behind is None:
         return recorded
-    inner = root(behind)
+    inner = root(recorded.behind)
     if _known(Crash(data=inner)) is None:
         return recorded
-    outer = not recorded.get("raised_from") and _known(Crash(data=recorded)) is not None
+    outer = not recorded.raised_from and _known(Crash(data=recorded)) is not None
     return recorded if outer else inner
 
 
@@ -78,4 +46,4 @@ def _known(crash: Crash) -> Cause | None:
     return next((found for rule in RULES if (found := rule(crash)) is not None), None)
 
 
-__all__ = ["RULES", "Cause", "Crash", "clip", "explain", "line_fix", "listed", "root"]
+__all__ = ["RULES", "Cause", "Crash", "clip", "explain", "line_fix", "root"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from .facts import Cause, Crash, Line, line_of, listed, mapping, numbers, text
+from ...records.crash import CodeLine, OverwritingLine, StepLine
+from .facts import Cause, Crash, Line, lines, numbers
 
 _OPS = {"relu": ("relu",), "sigmoid": ("sigmoid",), "exp": ("exp",), "softmax": ("softmax",),
         "tanh": ("tanh",), "sqrt": ("sqrt",), "div": ("/",), "mul": ("*",)}  # fmt: skip
@@ -25,11 +26,11 @@ def overwritten(crash: Crash) -> Cause | None:
     weights: list[str] = []
     if op in ("", "T", "AsStrided", "Transpose", "View"):
         weights = _weights(crash, shape, version)
-    if weights and crash.lines("step_lines"):
+    if weights and crash.data.step_lines:
         return _stepped(crash, weights)
     line = _guilty(crash, op)
     what = f"the output of {op.lower()} {tuple(shape)}" if op else "a tensor"
-    if line.line:
+    if line is not None and line.line:
         fix = _out_of_place(line)
         return Cause(
             headline=f"{what} was overwritten in place at {line.where}",
@@ -45,17 +46,17 @@ def overwritten(crash: Crash) -> Cause | None:
 
 def _stepped(crash: Crash, weights: list[str]) -> Cause:
     """A step that changed weights between a forward pass and its backward."""
-    steps = crash.lines("step_lines")
+    steps = lines(crash.data.step_lines)
 
-    def changed(line: Line) -> list[str]:
-        return [name for name in weights if name in listed(line.about.get("changes"))]
+    def changed(line: Line[StepLine]) -> list[str]:
+        return [name for name in weights if name in (line.about.changes or ())]
 
     # The last one before this backward, of an optimizer that has such a weight.
     here = crash.place.line
     step = max(steps, key=lambda line: (bool(changed(line)), line.line < here, line.line))
     weight = " or ".join((changed(step) or weights)[:2])
     name = step.name or "optimizer"
-    loss = text(mapping(crash.data.get("loss")).get("name")) or "this loss"
+    loss = _loss_name(crash) or "this loss"
     headline = f"weight {weight} changed between forward and backward"
     ran = f"{name}.step() at {step.where} changed it, and {loss} was computed before that step"
     if len({line.name for line in steps}) > 1:
@@ -73,30 +74,35 @@ def _stepped(crash: Crash, weights: list[str]) -> Cause:
 
 def _weights(crash: Crash, shape: tuple[int, ...], version: int) -> list[str]:
     """Weights of this shape, which a layer may use transposed, that were changed so often."""
-    found: list[str] = []
-    for each in map(listed, listed(crash.data.get("weights"))):
-        fits = len(each) > 1 and tuple(listed(each[1])) in (shape, shape[::-1])
-        if fits and (not version or len(each) < 3 or each[2] == version):
-            found.append(text(each[0]))
-    return found
+    return [
+        each[0]
+        for each in crash.data.weights or ()
+        if each[1] in (shape, shape[::-1])
+        if not version or len(each) < 3 or each[2] == version
+    ]
 
 
-def _guilty(crash: Crash, op: str) -> Line:
+def _loss_name(crash: Crash) -> str:
+    loss = crash.data.loss
+    return (loss.name or "") if loss is not None else ""
+
+
+def _guilty(crash: Crash, op: str) -> Line[OverwritingLine] | None:
     """The line that overwrites the result of this operation."""
-    found = crash.lines("in_place")
+    found = lines(crash.data.in_place)
     words = _OPS.get(op.lower(), (op.lower(),)) if op else ()
     for line in found:
-        made = text(line.about.get("made"))
+        made = line.about.made or ""
         if any(word and word in made.lower() for word in words):
             return line
-    inside = [line for line in found if text(line.about.get("how")) == "inplace=True"]
-    if inside and not any(text(line.about.get("made")) for line in found):
+    inside = [line for line in found if line.about.how == "inplace=True"]
+    if inside and not any(line.about.made for line in found):
         return inside[0]
-    return found[0] if len(found) == 1 else Line()
+    return found[0] if len(found) == 1 else None
 
 
-def _out_of_place(line: Line) -> str:
-    how, name = text(line.about.get("how")), line.name
+def _out_of_place(line: Line[OverwritingLine]) -> str:
+    how, name = line.about.how or "", line.name
     if how == "inplace=True":
         return "take inplace=True out of this line"
     if how == "augmented":
@@ -126,9 +132,8 @@ def second_time(crash: Crash) -> Cause | None:
     if not crash.find("backward through the graph a second time"):
         return None
     headline = "backward through a graph that an earlier backward has freed"
-    carried = crash.lines("carried")
-    loss = mapping(crash.data.get("loss"))
-    name = text(loss.get("name")) or "the loss"
+    carried, loss = lines(crash.data.carried), crash.data.loss
+    name = _loss_name(crash) or "the loss"
     others = [line for line in carried if line.name != name]
     if others:
         line = others[0]
@@ -144,14 +149,13 @@ def second_time(crash: Crash) -> Cause | None:
             advice=f"call backward on the loss of this step alone and keep {name} for the log with "
             ".item() or .detach()",
         )
-    if loss and loss.get("in_loop") is False:
-        made = Line(file=text(loss.get("file")), line=int(loss.get("line") or 0),
-                    code=text(loss.get("code")))  # fmt: skip
+    if loss is not None and loss.in_loop is False:
         return Cause(
             headline=f"{name} is computed once and backward is called every turn",
-            advice=f"compute {name} inside the loop{made.told()}, together with what it is made of",
+            advice=f"compute {name} inside the loop{Line(about=loss).told()}, together with what "
+            "it is made of",
         )
-    calls = crash.lines("backward_lines")
+    calls = lines(crash.data.backward_lines)
     if len(calls) > 1:
         where = " and ".join(line.where for line in calls[:2])
         return Cause(
@@ -170,16 +174,16 @@ def without_graph(crash: Crash) -> Cause | None:
     """A loss that nothing leads back from."""
     if not crash.find("does not require grad and does not have a grad_fn"):
         return None
-    cuts = [line for line in crash.lines("cuts") if line.line]
-    name = text(mapping(crash.data.get("loss")).get("name")) or "the loss"
+    cuts = [line for line in lines(crash.data.cuts) if line.line]
+    name = _loss_name(crash) or "the loss"
     headline = f"{name} has no graph"
-    if crash.data.get("trainable") == 0:
+    if crash.data.trainable == 0:
         return Cause(
             headline=f"{headline}: every parameter is frozen",
             advice="no parameter of the model requires grad: set requires_grad = True for those "
             "that are to be trained, or put a new head on the frozen part",
         )
-    off = line_of(mapping(crash.data.get("no_grad")))
+    off = Line(about=crash.data.no_grad or CodeLine())
     if off.line:
         return Cause(
             headline=f"{headline}: gradients are off since {off.where}",
@@ -187,7 +191,7 @@ def without_graph(crash: Crash) -> Cause | None:
             "torch.enable_grad():; detach() the result where only its value is wanted",
         )
     if cuts:
-        what = text(cuts[0].about.get("what"))
+        what = cuts[0].about.what or ""
         fixes = {
             "argmax": "argmax has no gradient: compute the loss from the scores",
             "no_grad": "the forward pass must not be inside no_grad",
@@ -228,36 +232,3 @@ def to_numpy(crash: Crash) -> Cause | None:
             advice=f"use {name}.detach().cpu().numpy(), and evaluate inside torch.no_grad()",
         )
     return None
-
-
-def other(crash: Crash) -> Cause | None:
-    """Further ways to leave the graph."""
-    if crash.find("appears to not have been used in the graph"):
-        return Cause(
-            headline="a gradient for a tensor that the output does not depend on",
-            advice="pass allow_unused=True to torch.autograd.grad, or check a detach() between "
-            "the two",
-        )
-    if crash.find("Inference tensors cannot be saved for backward"):
-        return Cause(
-            headline="a tensor made in inference_mode is used for training",
-            advice="use torch.no_grad() there instead of inference_mode, or clone() the tensor",
-        )
-    if crash.find("support the deepcopy protocol"):
-        return Cause(
-            headline="deepcopy of a tensor with a graph",
-            advice="detach() it first; a module that keeps such a tensor as an attribute cannot be "
-            "copied, keep it as a buffer",
-        )
-    if crash.find(r"Mismatch in shape: grad_output|attempting to assign a gradient of size"):
-        return Cause(
-            headline="a gradient of another shape than its tensor",
-            advice="the gradient that is passed or assigned must have the shape of the tensor it "
-            "belongs to",
-        )
-    return None
-
-
-RULES = (
-    overwritten, leaf, second_time, without_graph, not_scalar, to_numpy, other,
-)  # fmt: skip

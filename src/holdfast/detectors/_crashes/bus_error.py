@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._memory import amount
-from .facts import Cause, Crash, base_name, listed, mapping, text, whole
+from .facts import Cause, Crash, base_name
 
 # Less free shared memory than this, or than a twentieth of it, was too little. What the dead worker
 # held is free again, so that a container with its 64 MiB has mostly more than nothing left.
@@ -12,29 +12,24 @@ _FULL = 64 << 20
 
 def bus_error(crash: Crash, who: str) -> Cause:
     """A worker that read or wrote a page of memory with nothing behind it."""
-    shared = mapping(crash.data.get("shared_memory"))
-    size, free = whole(shared.get("bytes")), whole(shared.get("free"))
-    needed = whole(crash.data.get("shared_memory_needed"))
+    shared, needed = crash.data.shared_memory, crash.data.shared_memory_needed
+    size, free = (shared.bytes, shared.free) if shared is not None else (None, None)
     room = f"{amount(free)} of {amount(size)} of /dev/shm" if size and free is not None else ""
     more = (
         "give the container more (docker run --shm-size=8g), use fewer workers or a smaller "
         "prefetch_factor, or set_sharing_strategy('file_system')"
     )
     full = bool(room) and _full(size or 0, free or 0, needed or 0)
-    if shorter := [mapping(each) for each in listed(crash.data.get("shorter_files"))]:
-        first = shorter[0]
-        name, now, then = (
-            base_name(text(first.get("file"))),
-            first.get("bytes"),
-            first.get("mapped"),
-        )
+    if crash.data.shorter_files:
+        first = crash.data.shorter_files[0]
+        name = base_name(first.file)
         hint = f"; shared memory is no matter, {room} are free" if room and not full else ""
         return Cause(
             headline=f"{who} died of a bus error (SIGBUS): {name} became shorter than its memory "
             "map",
-            advice=f"it has {amount(now or 0)}, {amount(then or 0)} are mapped, and what is behind "
-            "its end cannot be read: write the new file beside it and os.replace() the old one, "
-            f"then make dataset and loader anew{hint}",
+            advice=f"it has {amount(first.bytes)}, {amount(first.mapped)} are mapped, and what is "
+            "behind its end cannot be read: write the new file beside it and os.replace() the old "
+            f"one, then make dataset and loader anew{hint}",
         )
     if full:
         asked = f", the batches on their way need {amount(needed)}" if needed else ""
@@ -56,5 +51,5 @@ def bus_error(crash: Crash, who: str) -> Cause:
     )
 
 
-def _full(size: int, free: int, needed: int) -> bool:
+def _full(size: float, free: float, needed: float) -> bool:
     return free <= max(_FULL, size // 20) or free < needed

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ..peers import many_ranks
-from .facts import Cause, Crash, text
+from .facts import Cause, Crash
 
 _LOST = ("BrokenPipeError", "ConnectionResetError", "ConnectionAbortedError", "RemoteDisconnected")
 
 
 def reader(crash: Crash) -> Cause | None:
     """Nobody reads the output any more, as after ``| head``."""
-    gone = text(crash.data.get("output_gone"))
+    gone = crash.data.output_gone
     if crash.type != "BrokenPipeError" or not gone:
         return None
     return Cause(
@@ -47,8 +47,11 @@ def port(crash: Crash) -> Cause | None:
     """A port that another process has."""
     if not crash.find(r"EADDRINUSE|[Aa]ddress already in use"):
         return None
-    library = text(crash.data.get("library")).replace("\\", "/")
-    group = many_ranks(crash.data) or "distributed/" in library or crash.type == "DistNetworkError"
+    group = (
+        many_ranks(crash.data)
+        or "distributed/" in crash.library
+        or crash.type == "DistNetworkError"
+    )
     return Cause(
         headline="the port is already used",
         advice="another run has it, perhaps a dead one: choose another MASTER_PORT (torchrun "
@@ -57,18 +60,3 @@ def port(crash: Crash) -> Cause | None:
         else "another process listens on it (ss -ltnp names it): choose another port, or 0 for any "
         "that is free",
     )
-
-
-def download(crash: Crash) -> Cause | None:
-    """Data that could not be fetched."""
-    if not crash.find(r"Max retries exceeded|Name or service not known|HTTP Error|Temporary "
-                      r"failure in name resolution"):  # fmt: skip
-        return None
-    return Cause(
-        headline="a download failed",
-        advice="without a network load from a local path, or fetch once elsewhere (for "
-        "Hugging Face: HF_HUB_OFFLINE=1 with a filled cache)",
-    )
-
-
-RULES = (reader, lost, refused, port, download)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from . import unequal_samples
-from .facts import Cause, Crash, listed
+from .facts import Cause, Crash
 
 
 def none_sample(crash: Crash) -> Cause | None:
     """A dataset that returned None."""
     none = crash.find(r"found <class 'NoneType'>|but got NoneType")
-    if crash.phase != "loading" or not (none or listed(crash.data.get("nones"))):
+    if crash.phase != "loading" or not (none or crash.data.nones):
         return None
     named = f" for {crash.sample}" if crash.sample else ""
     return Cause(
@@ -44,7 +43,7 @@ def unpacked(crash: Crash) -> Cause | None:
     what = f"{value.name} is {value.size if value.shape else value.text}" if value else ""
     loop = crash.place.code.startswith(("for ", "async for "))
     got = f"{few[2]}" if few else "more"
-    if loop and not crash.data.get("over_loader"):
+    if loop and not crash.data.over_loader:
         advice = (
             f"what the loop goes over gives {got} parts in each turn: name each of them in the for "
             "statement"
@@ -103,19 +102,11 @@ def ragged(crash: Crash) -> Cause | None:
             advice="pad them to one length first (torch.nn.utils.rnn.pad_sequence), or keep a "
             f"list of tensors{crash.first_origin().told()}",
         )
-    if crash.find(
-        r"can't convert np.ndarray of type numpy.(object_|str_)|too many dimensions 'str'"
-    ):
-        return Cause(
-            headline="a tensor of texts or mixed objects",
-            advice="a column of the table is not numeric: select or encode the columns, then "
-            "df.to_numpy(dtype='float32')",
-        )
-    if crash.find("stride in the given numpy array is negative"):
-        return Cause(
-            headline="a tensor from a flipped array",
-            advice="flips and [::-1] leave negative strides: pass array.copy() to torch.from_numpy",
-        )
+    return None
+
+
+def no_number(crash: Crash) -> Cause | None:
+    """A text where a number should be."""
     found = crash.find(r"could not convert string to float: (.*)")
     if found:
         return Cause(
@@ -126,20 +117,8 @@ def ragged(crash: Crash) -> Cause | None:
     return None
 
 
-def sizes(crash: Crash) -> Cause | None:
-    """Splits and lengths of datasets."""
-    if crash.find("Sum of input lengths does not equal the length of the input dataset"):
-        return Cause(
-            headline="random_split: the parts do not add up to the dataset",
-            advice="rounding loses a sample: n = int(0.8 * len(d)); random_split(d, [n, len(d) - "
-            "n]), or give fractions, [0.8, 0.2]",
-        )
-    if crash.find(r"object of type '\w+' has no len\(\)") and crash.phase == "loading":
-        return Cause(
-            headline="the length of a dataset that has none",
-            advice="an IterableDataset has no length: count batches as they come, or add "
-            "__len__ to it",
-        )
+def ctc_lengths(crash: Crash) -> Cause | None:
+    """Lengths that are given to a CTC loss."""
     found = crash.find(r"(Expected input_lengths to have value at most|Expected tensor to have "
                        r"size at least) (\d+).*but got (?:value|size) (\d+)")  # fmt: skip
     if found and "ctc" in crash.message:
@@ -148,15 +127,6 @@ def sizes(crash: Crash) -> Cause | None:
             f"{min(int(found[2]), int(found[3]))} are there",
             advice="input_lengths count frames after the strides of the model, target_lengths "
             "symbols of each padded row: compute both from the tensors that are passed",
-        )
-    if crash.find(r"`lengths` array must be sorted|Length of all samples has to be greater than 0"):
-        sort = "sorted" in crash.message
-        return Cause(
-            headline="lengths of a packed sequence are "
-            + ("not sorted" if sort else "not above 0"),
-            advice="pass enforce_sorted=False to pack_padded_sequence"
-            if sort
-            else "a sample is empty: drop it in the dataset, or keep at least one step of it",
         )
     return None
 
@@ -172,9 +142,3 @@ def missing_key(crash: Crash) -> Cause | None:
         advice="every sample must have the same keys: add the key in __getitem__ for all of "
         "them, or in none",
     )
-
-
-RULES = (
-    none_sample, *unequal_samples.RULES, not_collatable, missing_key, one_sample, empty, ragged,
-    sizes, unpacked,
-)  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .facts import Cause, Crash, Line, Value
+from ...records.crash import CodeLine
+from .facts import Cause, Crash, Line, Value, lines
 
 _WORDS = {
     "Double": "float64", "Float": "float32", "Half": "float16", "Long": "int64", "Int": "int32",
@@ -32,7 +33,7 @@ def devices(crash: Crash) -> Cause | None:
         one, other = (each.rstrip(".") or "cpu" for each in found.groups())
         told = f"{one} and {other}"
     headline = f"tensors on two devices: {told}"
-    for line in crash.lines("plain_attributes"):
+    for line in lines(crash.data.plain_attributes):
         device = next((v.device for v in named if v.name == line.name), "")
         if len(seen) > 1 and device in seen:
             return Cause(headline=headline, advice=_buffer(line, device))
@@ -51,7 +52,7 @@ def devices(crash: Crash) -> Cause | None:
     )
 
 
-def _buffer(line: Line, device: str) -> str:
+def _buffer(line: Line[CodeLine], device: str) -> str:
     """A tensor that a module holds as a plain attribute, and how it would move with the module."""
     name = line.name.rpartition(".")[2]
     value = line.code.partition("=")[2].strip() if line.code.startswith(f"{line.name} =") else "…"
@@ -88,6 +89,11 @@ def dtypes(crash: Crash) -> Cause | None:
         return Cause(
             headline=f"{name} is {one}, the weights are {other}", advice=f"{why}{numpy}{origin}"
         )
+    return None
+
+
+def class_numbers(crash: Crash) -> Cause | None:
+    """Labels or indices that are no whole numbers of 64 bits."""
     found = (
         crash.find(r"expected target dtype to be Long or Byte, but got (\w+)")
         or crash.find(r"expected scalar type (?:Long|Int) but found (\w+)")
@@ -102,24 +108,11 @@ def dtypes(crash: Crash) -> Cause | None:
             advice="use target.long() for labels and tokens.long() for indices, best where the "
             "dataset makes them; class probabilities need the shape of the prediction",
         )
-    found = crash.find(r"result type (\w+) can't be cast to the desired output type (\w+)")
-    found = found or crash.find("Expected floating point type for target with class probabilities")
-    found = found or crash.find(r"Found dtype (\w+) but expected (\w+)")
-    found = found or crash.find(r"expected scalar type (\w+) but found (\w+)")
-    if found:
-        return Cause(
-            headline="prediction and target have different dtypes",
-            advice="use target.float() for regression, BCE and class probabilities, target.long() "
-            "for class numbers",
-        )
-    if crash.find(
-        r"could not infer output dtype|only Tensors of floating point|Only Tensors of floating"
-    ):
-        return Cause(
-            headline="an operation that needs floating point gets whole numbers",
-            advice="use x.float() before it; torch.tensor([1, 2]) is int64, torch.tensor([1., 2.]) "
-            "is float32",
-        )
+    return None
+
+
+def not_implemented(crash: Crash) -> Cause | None:
+    """An operation that does not exist for a dtype."""
     found = crash.find(r'"(\w+)" not implemented for \'(\w+)\'')
     if found:
         return Cause(
@@ -149,40 +142,8 @@ def to_numpy(crash: Crash) -> Cause | None:
     )
 
 
-def no_gpu(crash: Crash) -> Cause | None:
-    """A GPU that is asked for and not there."""
-    if crash.find(r"Attempting to deserialize object on (a CUDA|CUDA) device"):
-        return Cause(
-            headline="a checkpoint of a GPU is loaded where that GPU is not there",
-            advice="pass map_location='cpu' (or device) to torch.load, move the model afterwards",
-        )
-    if crash.find(
-        r"not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available"
-    ):
-        return Cause(
-            headline="a GPU is asked for and none can be used",
-            advice="choose the device once, 'cuda' if torch.cuda.is_available() else 'cpu', "
-            "and use it everywhere; with a GPU in the machine check the driver, "
-            "CUDA_VISIBLE_DEVICES and that torch is not the CPU build",
-        )
-    if crash.find("invalid device ordinal"):
-        return Cause(
-            headline="a GPU number that does not exist",
-            advice="torch.cuda.device_count() says how many are visible, numbers begin with 0; "
-            "CUDA_VISIBLE_DEVICES renumbers them",
-        )
-    return None
-
-
-def on_device(crash: Crash) -> Cause | None:
+def of_cuda(crash: Crash) -> Cause | None:
     """Errors that a GPU reports after the fact."""
-    if crash.find("device-side assert"):
-        return Cause(
-            headline="an index out of range on the GPU (device-side assert)",
-            advice="mostly a label or token out of range; the line above may be later than the one "
-            "that failed: run once with CUDA_LAUNCH_BLOCKING=1 for the right line, or on the CPU "
-            "(CUDA_VISIBLE_DEVICES=) for the value and the range",
-        )
     if crash.find(r"illegal memory access|misaligned address|CUBLAS_STATUS_(?!ALLOC)|CUDNN_STATUS"):
         return Cause(
             headline=crash.message.split("\n")[0][:90],
@@ -190,6 +151,3 @@ def on_device(crash: Crash) -> Cause | None:
             "a full GPU and mixed CUDA libraries are usual, one step on the CPU tells the first",
         )
     return None
-
-
-RULES = (devices, dtypes, to_numpy, no_gpu, on_device)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from .facts import Cause, Crash, listed, mapping, text, whole
+from ...records.crash import DivisorPart
+from .facts import Cause, Crash
 
 _INTERVAL = (
     "the interval of a loop that does something every so many steps is 0 where there are fewer "
@@ -15,27 +13,23 @@ _INTERVAL = (
 
 def divided(crash: Crash) -> Cause:
     """The cause and what to do; a mean over nothing is never given a value."""
-    divisor = mapping(crash.data.get("divisor"))
-    code = text(divisor.get("code"))
-    parts = [mapping(each) for each in listed(divisor.get("parts"))]
-    empty = next((part for part in parts if part.get("length") == 0), None)
+    divisor = crash.data.divisor
+    code, parts = (divisor.code, divisor.parts) if divisor is not None else ("", ())
+    empty = next((part for part in parts if part.length == 0), None)
     headline = f"{code} is 0" if code else "the divisor is 0"
-    if empty is not None and empty.get("type") == "DataLoader":
+    if empty is not None and empty.type == "DataLoader":
         why, advice = _no_batch(empty)
         return Cause(headline=f"{headline}: {why}", advice=advice)
     if empty is not None:
-        name = text(empty.get("name"))
         return Cause(
-            headline=f"{headline}: the {empty.get('type')} is empty",
-            advice=f"nothing was put into {name}{crash.origin(name).told()}, or a filter keeps "
-            "nothing: a mean of nothing has no value, so look why it is empty",
+            headline=f"{headline}: the {empty.type} is empty",
+            advice=f"nothing was put into {empty.name}{crash.origin(empty.name).told()}, or a "
+            "filter keeps nothing: a mean of nothing has no value, so look why it is empty",
         )
-    values = [f"{part['name']} = {part['value']}" for part in parts if "value" in part]
-    values += [f"len({p['name']}) = {p['length']}" for p in parts if "length" in p]
-    told = (
-        f" ({', '.join(values)})" if values and code not in [p.get("name") for p in parts] else ""
-    )
-    if divisor.get("operator") == "Mod" and "//" in code:
+    values = [f"{part.name} = {part.value}" for part in parts if part.value is not None]
+    values += [f"len({p.name}) = {p.length}" for p in parts if p.length is not None]
+    told = f" ({', '.join(values)})" if values and code not in [p.name for p in parts] else ""
+    if divisor is not None and divisor.operator == "Mod" and "//" in code:
         return Cause(headline=f"{headline}{told}", advice=_INTERVAL.format(code=code))
     made = crash.origin(code).told() if code else ""
     return Cause(
@@ -45,11 +39,10 @@ def divided(crash: Crash) -> Cause:
     )
 
 
-def _no_batch(loader: Mapping[str, Any]) -> tuple[str, str]:
+def _no_batch(loader: DivisorPart) -> tuple[str, str]:
     """Why a loader gives no batch, and what to do about it."""
-    name, samples = loader.get("name"), whole(loader.get("samples"))
-    size = whole(loader.get("batch_size"))
-    if samples and size and loader.get("drop_last") is True:
+    name, samples, size = loader.name, loader.samples, loader.batch_size
+    if samples and size and loader.drop_last:
         return (
             f"{name} gives no batch, it has {samples} samples, batch_size={size} and "
             "drop_last=True",

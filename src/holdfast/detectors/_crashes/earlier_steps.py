@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .facts import Crash, mapping, shown, whole
+from .facts import Crash, shown
 
 # From so many steps on the changes of a weight are those of an optimizer; initialising and loading
 # change it a few times, too. A guess.
@@ -13,9 +13,10 @@ _MANY = 20
 
 def steps_before(crash: Crash) -> int:
     """Complete steps in which the layer at work was trained; 0 where that is not known."""
-    layer, steps = mapping(crash.data.get("module")), whole(crash.data.get("steps")) or 0
-    changed = whole(layer.get("changed")) or 0
-    used = layer.get("graded") is True or changed >= steps >= _MANY
+    layer, steps = crash.data.module, crash.data.steps or 0
+    if layer is None:
+        return 0
+    used = layer.graded or (layer.changed or 0) >= steps >= _MANY
     return steps if used else 0
 
 
@@ -23,7 +24,8 @@ def other_input(crash: Crash, expects: str, shape: Sequence[int] = (), came: str
     """What to do about an input unlike that of earlier steps; empty where there were none."""
     if not (steps := steps_before(crash)):
         return ""
-    evaluates = mapping(crash.data.get("module")).get("training") is False
+    layer = crash.data.module
+    evaluates = layer is not None and layer.training is False
     where = "an evaluation set" if evaluates else "another dataset"
     given = f", {shown(shape)}{came}," if shape else ""
     return (

@@ -1,4 +1,4 @@
-"""What was recorded of a crash, as the rules read it; fields of the wrong type are ignored."""
+"""What was recorded of a crash, as the rules read it: in words, and with what follows from it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Generic, TypeVar
 
+from ...records.crash import CodeLine, CrashValue, RaisedException
 from ...types import place_words
+
+L = TypeVar("L", bound=CodeLine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +25,31 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class Line(Generic[L]):
     """A line of the user's code that has to do with the crash."""
 
-    name: str = ""
-    file: str = ""
-    line: int = 0
-    code: str = ""
-    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    about: L
+    """What was recorded of it."""
+
+    @property
+    def name(self) -> str:
+        """The variable, attribute or optimizer that it is about."""
+        return self.about.name or ""
+
+    @property
+    def file(self) -> str:
+        """Its file; empty where unknown."""
+        return self.about.file or ""
+
+    @property
+    def line(self) -> int:
+        """Its number; 0 where unknown."""
+        return self.about.line or 0
+
+    @property
+    def code(self) -> str:
+        """The statement in one line."""
+        return " ".join((self.about.code or "").split())
 
     @property
     def where(self) -> str:
@@ -57,6 +77,7 @@ class Value:
     grad: bool = False
     made_by: str = ""
     lowest: int | None = None
+    """Smallest value of a tensor of whole numbers."""
     highest: int | None = None
     lowest_row: int = -1
     highest_row: int = -1
@@ -67,9 +88,9 @@ class Value:
     weights: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     lists: tuple[str, ...] = ()
     """Attributes in which a module hides others from torch: plain lists and dictionaries."""
-    made: Line = field(default_factory=Line)
+    made: Line[CodeLine] = Line(about=CodeLine())
     """The line that makes a module."""
-    parts: tuple[tuple[str, int], ...] = ()
+    parts: tuple[tuple[str, float], ...] = ()
     """Bytes of tensors in the entries of a dictionary, the largest first."""
 
     @property
@@ -92,53 +113,58 @@ class Value:
 class Crash:
     """An exception that ended a script, with everything that was recorded of it."""
 
-    data: Mapping[str, Any]
+    data: RaisedException
 
     @property
     def type(self) -> str:
         """Class of the exception."""
-        return text(self.data.get("type")) or "an exception"
+        return self.data.type or "an exception"
 
     @property
     def message(self) -> str:
         """What it says."""
-        return text(self.data.get("message"))
+        return self.data.message
 
     @property
-    def place(self) -> Line:
+    def place(self) -> Line[CodeLine]:
         """The user's line."""
-        return line_of(self.data)
+        data = self.data
+        return Line(about=CodeLine(file=data.file, line=data.line, code=data.code))
 
     @property
     def phase(self) -> str:
         """``loading``, ``forward``, ``backward``, ``optimizer`` or empty."""
-        return text(self.data.get("phase"))
+        return self.data.phase or ""
+
+    @property
+    def library(self) -> str:
+        """File and line inside of a library where it was raised, with slashes."""
+        return (self.data.library or "").replace("\\", "/")
 
     @property
     def operands(self) -> list[Value]:
         """The values on the failing line."""
-        return values(self.data.get("operands"))
+        return values(self.data.operands)
 
     @property
     def variables(self) -> list[Value]:
         """The variables of the failing function."""
-        return values(self.data.get("variables"))
+        return values(self.data.variables)
 
     @property
     def inner(self) -> list[Value]:
         """What the failing call of torch was given."""
-        return values(mapping(self.data.get("inner")).get("values"))
+        return values(self.data.inner.values) if self.data.inner else []
 
     @property
     def inner_function(self) -> str:
         """The failing function of a library."""
-        return text(mapping(self.data.get("inner")).get("function"))
+        return self.data.inner.function if self.data.inner else ""
 
     @property
     def module(self) -> Value | None:
         """The module of torch at work."""
-        found = mapping(self.data.get("module"))
-        return value(found) if found else None
+        return value(self.data.module) if self.data.module else None
 
     @property
     def tensors(self) -> list[Value]:
@@ -157,95 +183,75 @@ class Crash:
         """Search the message."""
         return re.search(pattern, self.message)
 
-    def origin(self, name: str) -> Line:
+    def origin(self, name: str) -> Line[CodeLine]:
         """The line that gave a name its value; empty where unknown."""
-        for found in listed(self.data.get("origins")):
-            if mapping(found).get("name") == name:
-                return line_of(mapping(found))
-        return Line()
+        found = (line for line in self.data.origins or () if line.name == name)
+        return Line(about=next(found, CodeLine()))
 
-    def first_origin(self) -> Line:
+    def first_origin(self) -> Line[CodeLine]:
         """The line that made the first tensor of the failing line."""
         for each in self.operands:
             if each.shape is not None and (found := self.origin(each.name)).line:
                 return found
-        return Line()
-
-    def lines(self, name: str) -> list[Line]:
-        """Lines that were recorded under a name: carried, in_place, cuts."""
-        return [line_of(mapping(found)) for found in listed(self.data.get(name))]
+        return Line(about=CodeLine())
 
     def near(self) -> str:
         """The nearest existing name; empty where none is near."""
-        found = listed(self.data.get("near"))
-        return text(found[0]) if found else ""
+        return next(iter(self.data.near or ()), "")
 
     def akin(self) -> str:
         """``best_loss (float), best_weights (dict)``: existing names with a word in common."""
-        pairs = [listed(each) for each in listed(self.data.get("akin"))]
-        return ", ".join(f"{pair[0]} ({pair[1]})" for pair in pairs if len(pair) == 2)
+        return ", ".join(f"{name} ({kind})" for name, kind in self.data.akin or ())
 
     @property
     def sample(self) -> str:
         """``sample 481 (cat.png)``; empty where none is to blame."""
-        index: object = self.data.get("sample")
+        index = self.data.sample
         if index is None or isinstance(index, dict | list):
             return ""
-        file = base_name(text(self.data.get("sample_file")))
+        file = base_name(self.data.sample_file or "")
         return f"sample {index}" + (f", {file}" if file else "")
 
     def blaming(self, row: int) -> Crash:
         """The same crash with the sample in a row of the batch at work to blame."""
-        indices = listed(self.data.get("indices"))
+        indices = self.data.indices or ()
         if self.sample or not 0 <= row < len(indices):
             return self
-        file = text(mapping(self.data.get("files")).get(str(row)))
-        return Crash(data={**self.data, "sample": indices[row], "sample_file": file})
+        file = (self.data.files or {}).get(str(row), "")
+        return Crash(data=self.data.replace(sample=indices[row], sample_file=file))
 
 
-def value(data: Mapping[str, Any]) -> Value:
+def value(given: CrashValue) -> Value:
     """One recorded value."""
-    shape: object = data.get("shape")
-    sizes = [s for s in listed(shape) if isinstance(s, int)]
-    weights = {
-        str(name): tuple(s for s in listed(size) if isinstance(s, int))
-        for name, size in mapping(data.get("weights")).items()
-    }
     return Value(
-        name=text(data.get("name")),
-        shape=tuple(sizes) if isinstance(shape, list | tuple) else None,
-        dtype=text(data.get("dtype")),
-        device=text(data.get("device")),
-        grad=data.get("grad") is True,
-        made_by=text(data.get("made_by")),
-        lowest=whole(data.get("min")),
-        highest=whole(data.get("max")),
-        lowest_row=whole(data.get("min_row"), -1) or 0,
-        highest_row=whole(data.get("max_row"), -1) or 0,
-        module=text(data.get("module")),
-        text=text(data.get("repr")) or text(data.get("value")),
-        type=text(data.get("type")),
-        weights=weights,
-        lists=tuple(map(str, listed(data.get("lists")))),
-        made=line_of(mapping(data.get("made"))),
-        parts=tuple((text(p[0]), p[1]) for p in listed(data.get("parts")) if len(listed(p)) == 2),
+        name=given.name,
+        shape=given.shape,
+        dtype=given.dtype or "",
+        device=given.device or "",
+        grad=given.grad is True,
+        made_by=given.made_by or "",
+        lowest=whole(given.min),
+        highest=whole(given.max),
+        lowest_row=-1 if given.min_row is None else given.min_row,
+        highest_row=-1 if given.max_row is None else given.max_row,
+        module=given.module or "",
+        text=given.repr or given.value or "",
+        type=given.type or "",
+        weights=given.weights or {},
+        lists=given.lists or (),
+        made=Line(about=given.made or CodeLine()),
+        parts=given.parts or (),
     )
 
 
-def values(given: object) -> list[Value]:
+def values(given: Sequence[CrashValue] | None) -> list[Value]:
     """A list of them."""
-    return [value(mapping(each)) for each in listed(given) if mapping(each)]
+    return [value(each) for each in given or ()]
 
 
-def line_of(data: Mapping[str, Any]) -> Line:
-    """A recorded line."""
-    return Line(
-        name=text(data.get("name")),
-        file=text(data.get("file")),
-        line=whole(data.get("line")) or 0,
-        code=" ".join(text(data.get("code")).split()),
-        about=data,
-    )
+def lines(given: Sequence[L] | None) -> list[Line[L]]:
+    """A list of recorded lines."""
+    return [Line(about=each) for each in given or ()]
 
 
 def numbers(given: str) -> tuple[int, ...]:
@@ -273,21 +279,6 @@ def clip(given: str, limit: int) -> str:
     return given if len(given) <= limit else f"{given[: limit - 1]}…"
 
 
-def text(given: object) -> str:
-    """A text; empty for anything else."""
-    return given if isinstance(given, str) else ""
-
-
-def whole(given: object, missing: int | None = None) -> int | None:
-    """A whole number."""
-    return given if isinstance(given, int) and not isinstance(given, bool) else missing
-
-
-def mapping(given: object) -> Mapping[str, Any]:
-    """A mapping; empty for anything else."""
-    return cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
-
-
-def listed(given: object) -> Sequence[Any]:
-    """A list; empty for anything else."""
-    return cast("list[Any]", given) if isinstance(given, list | tuple) else []
+def whole(given: Any) -> int | None:
+    """A whole number; None for any other value."""
+    return given if isinstance(given, int) and not isinstance(given, bool) else None

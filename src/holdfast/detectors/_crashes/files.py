@@ -5,34 +5,39 @@ from __future__ import annotations
 import re
 
 from .._memory import amount
-from .facts import Cause, Crash, base_name, mapping, text, whole
+from .facts import Cause, Crash, base_name
 
 # Free bytes below which a disk is full for a file that was being written; a guess.
 _FULL = 16 << 20
+_WRITING = r"PytorchStreamWriter failed|unexpected pos|file write failed"
 
 
-def checkpoint(crash: Crash) -> Cause | None:
-    """A checkpoint that torch cannot read."""
+def truncated(crash: Crash) -> Cause | None:
+    """A checkpoint that is damaged."""
     if crash.find(r"PytorchStreamReader failed|failed finding central directory"):
-        name = base_name(text(crash.data.get("checkpoint"))) or "the checkpoint"
+        name = base_name(crash.data.checkpoint or "") or "the checkpoint"
         return Cause(
             headline=f"{name} is truncated or damaged",
             advice=f"saving it was interrupted, or the copy is incomplete: {_earlier(crash)}; save "
             "to another name and os.replace it (holdfast's own checkpoints do)",
         )
-    if crash.find("Weights only load failed"):
-        found = crash.find(r"Unsupported global: GLOBAL (\S+)")
-        if found:
-            return Cause(
-                headline=f"the checkpoint holds a {found[1].rpartition('.')[2]}, not only weights",
-                advice="for a file that you made yourself pass weights_only=False to torch.load; "
-                "better, save model.state_dict() and plain values",
-            )
-        return Cause(
-            headline="the file is no checkpoint of torch",
-            advice="look at its first bytes: a download page, a Git LFS pointer (git lfs pull) or "
-            "another format (.safetensors, .npz) are usual",
-        )
+    return None
+
+
+def not_only_weights(crash: Crash) -> Cause | None:
+    """A checkpoint with objects that torch does not load by itself."""
+    found = crash.find(r"Unsupported global: GLOBAL (\S+)")
+    if found is None or not crash.find("Weights only load failed"):
+        return None
+    return Cause(
+        headline=f"the checkpoint holds a {found[1].rpartition('.')[2]}, not only weights",
+        advice="for a file that you made yourself pass weights_only=False to torch.load; "
+        "better, save model.state_dict() and plain values",
+    )
+
+
+def ends_early(crash: Crash) -> Cause | None:
+    """A file that torch reads to its end too soon."""
     if crash.type == "EOFError" and crash.inner_function in ("load", "_legacy_load", "_load"):
         return Cause(
             headline="the file is empty or ends too early",
@@ -44,9 +49,9 @@ def checkpoint(crash: Crash) -> Cause | None:
 
 def _earlier(crash: Crash) -> str:
     """What to load instead."""
-    if "readable" not in crash.data:
+    found = crash.data.readable
+    if found is None:
         return "use an earlier one, compare sizes"
-    found = text(crash.data.get("readable"))
     if found:
         return f"{found} is the newest of that folder that can be read"
     return "no other file of that folder can be read"
@@ -56,17 +61,17 @@ def missing(crash: Crash) -> Cause | None:
     """A file or folder that is not there."""
     if crash.type != "FileNotFoundError":
         return None
-    if "subprocess" in text(crash.data.get("library")):
+    if "subprocess" in crash.library:
         found = crash.find(r"No such file or directory: '?(.+?)'?$")
         return Cause(
             headline=f"the program {found[1] if found else ''} is not there".replace("  ", " "),
             advice="install it, or give its whole path; the script starts it as a command",
         )
     found = crash.find(r"No such file or directory: '?(.+?)'?$")
-    name = found[1] if found else text(crash.data.get("error_file")) or "a file"
+    name = found[1] if found else crash.data.error_file or "a file"
     near = crash.near()
     hint = f"did you mean {near}? " if near else ""
-    missing = text(crash.data.get("missing_folder"))
+    missing = crash.data.missing_folder
     folder = f"the folder {missing} does not exist (os.makedirs makes it); " if missing else ""
     relative = "" if name.startswith(("/", "\\")) else "it is looked for in the working directory; "
     return Cause(
@@ -76,23 +81,28 @@ def missing(crash: Crash) -> Cause | None:
     )
 
 
-def refused(crash: Crash) -> Cause | None:
-    """Permissions, full disks, too many open files."""
-    if crash.type == "PermissionError":
-        found = crash.find(r"'(.+?)'$")
-        if found is None and not text(crash.data.get("error_file")):
-            return Cause(
-                headline="the system does not permit this call",
-                advice="it names no file: signals to processes of others, ports below 1024 and "
-                f"limits of a container are usual{crash.place.told()}",
-            )
+def not_permitted(crash: Crash) -> Cause | None:
+    """A file or a call that the system does not permit."""
+    if crash.type != "PermissionError":
+        return None
+    found = crash.find(r"'(.+?)'$")
+    if found is None and not crash.data.error_file:
         return Cause(
-            headline=f"{base_name(found[1]) if found else 'a file'} may not be read or written",
-            advice="check its owner and mode (ls -l); in a container or on a cluster write below a "
-            "folder of your own",
+            headline="the system does not permit this call",
+            advice="it names no file: signals to processes of others, ports below 1024 and "
+            f"limits of a container are usual{crash.place.told()}",
         )
-    writing = crash.find(r"PytorchStreamWriter failed|unexpected pos|file write failed")
-    limit = whole(crash.data.get("file_limit")) or 0
+    return Cause(
+        headline=f"{base_name(found[1]) if found else 'a file'} may not be read or written",
+        advice="check its owner and mode (ls -l); in a container or on a cluster write below a "
+        "folder of your own",
+    )
+
+
+def too_large(crash: Crash) -> Cause | None:
+    """A file that is larger than the limit of this process."""
+    writing = crash.find(_WRITING)
+    limit = crash.data.file_limit or 0
     if crash.find(r"File too large|Errno 27") or (writing and limit):
         size = f" of {limit / 2**20:.1f} MiB" if limit else ""
         return Cause(
@@ -100,9 +110,15 @@ def refused(crash: Crash) -> Cause | None:
             advice=f"write less into it{_largest(crash)}; or raise the limit (ulimit -f, "
             "resource.RLIMIT_FSIZE; on the file system a quota)",
         )
-    disk = mapping(crash.data.get("disk"))
-    free, files = whole(disk.get("free")), whole(disk.get("files"))
-    folder = f"{disk.get('folder')} has {amount(free)} free" if free is not None else ""
+    return None
+
+
+def no_space(crash: Crash) -> Cause | None:
+    """A disk, or a quota, that is full."""
+    writing = crash.find(_WRITING)
+    disk = crash.data.disk
+    free, files = (disk.free, disk.files) if disk is not None else (None, None)
+    folder = f"{disk.folder} has {amount(disk.free)} free" if disk is not None else ""
     said = crash.find(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122")
     full = free is not None and (free < _FULL or files == 0)
     if writing and not said and not full:
@@ -128,12 +144,11 @@ def refused(crash: Crash) -> Cause | None:
             else f"free space or write elsewhere{told} (df -h, also inodes: df -i); keep fewer "
             f"checkpoints{_largest(crash)}; a file that was being written is cut off",
         )
-    if crash.find(r"Too many open files|Errno 24|received 0 items of ancdata"):
-        return Cause(
-            headline="too many open files",
-            advice="ulimit -n 65535, torch.multiprocessing.set_sharing_strategy('file_system'), "
-            "and close files that __getitem__ opens",
-        )
+    return None
+
+
+def mixed_up(crash: Crash) -> Cause | None:
+    """A folder where a file is expected, or the other way around."""
     if crash.type in ("IsADirectoryError", "NotADirectoryError", "FileExistsError"):
         return Cause(
             headline=crash.message.split("\n")[0][:90],
@@ -162,17 +177,22 @@ def damaged(crash: Crash) -> Cause | None:
             advice="open every file once before training and drop those that fail; fetch this one "
             "again (PIL: ImageFile.LOAD_TRUNCATED_IMAGES = True reads what is there)",
         )
+    return None
+
+
+def no_input(crash: Crash) -> Cause | None:
+    """A question that nobody answers."""
     if crash.type == "EOFError" and re.search(r"\binput\(", crash.place.code):
         return Cause(
             headline="input() has nothing to read",
             advice="standard input is at its end (a job without a terminal, | or < that ended): "
             "take the answer from an argument",
         )
-    if crash.type == "EOFError" and "multiprocessing" in text(crash.data.get("library")):
-        return Cause(
-            headline="the process at the other end of a pipe is gone",
-            advice="how it ended is not known here: look at its own output and exit code",
-        )
+    return None
+
+
+def not_decoded(crash: Crash) -> Cause | None:
+    """Data of another format."""
     if crash.type in (
         "JSONDecodeError",
         "UnpicklingError",
@@ -189,6 +209,3 @@ def damaged(crash: Crash) -> Cause | None:
             "os.replace",
         )
     return None
-
-
-RULES = (checkpoint, missing, refused, damaged)

@@ -124,6 +124,3 @@ def _row(value: Value | None, number: int) -> int:
     if value.lowest == number:
         return value.lowest_row
     return value.highest_row if value.highest == number else -1
-
-
-RULES = (label, token, beyond)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
+from ...records.crash import RaisedException
 from .._source_change import replaced
 
 # What the message says, what stands in the line, and what has to stand there.
@@ -16,18 +15,19 @@ _CALLS = (
 )
 
 
-def line_fix(data: Mapping[str, Any]) -> str:
+def line_fix(raised: RaisedException) -> str:
     """The failing statement with the call that it lacks; empty where more has to change.
 
-    >>> print(line_fix({"message": "grad can be implicitly created only for scalar outputs",
-    ...                 "file": "train.py", "line": 9, "code": "loss.backward()"}))
+    >>> said = "grad can be implicitly created only for scalar outputs"
+    >>> print(line_fix(RaisedException(message=said, file="train.py", line=9,
+    ...                                code="loss.backward()")))
     @@ train.py:9 @@
     -loss.backward()
     +loss.mean().backward()
     """
-    message, code = str(data.get("message") or ""), str(data.get("code") or "")
+    code = raised.code or ""
     for said, old, new in _CALLS:
         # Of two calls only one may be to blame.
-        if re.search(said, message) and code.count(old) == 1:
-            return replaced(data, code.replace(old, new))
+        if re.search(said, raised.message) and code.count(old) == 1:
+            return replaced(raised.to_dict(), code.replace(old, new))
     return ""

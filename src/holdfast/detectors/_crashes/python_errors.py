@@ -7,7 +7,7 @@ import re
 from .._memory import amount
 from ..kills import limit_advice, limit_words
 from .division import divided
-from .facts import Cause, Crash, listed, text, whole
+from .facts import Cause, Crash
 
 
 def imports(crash: Crash) -> Cause | None:
@@ -77,11 +77,6 @@ def names(crash: Crash) -> Cause | None:
 
 def attributes(crash: Crash) -> Cause | None:
     """An attribute that an object does not have."""
-    if crash.find(r"cannot assign \w+ before Module\.__init__\(\) call"):
-        return Cause(
-            headline="super().__init__() is missing",
-            advice="call super().__init__() in the first line of __init__ of the module",
-        )
     found = crash.find(r"'(.+?)' object has no attribute '(.+?)'") or crash.find(
         r"module '(.+?)' has no attribute '(.+?)'"
     )
@@ -218,11 +213,11 @@ def key(crash: Crash) -> Cause | None:
     if crash.type != "KeyError":
         return None
     named = crash.message[:60]
-    near, keys = crash.near(), [text(k) for k in listed(crash.data.get("keys"))]
-    if crash.data.get("other_type"):
+    near, keys = crash.near(), crash.data.keys or ()
+    if crash.data.other_type:
         advice = f"the mapping has {near}, of another type: convert one of them, int(k) or str(k)"
-    elif len(ends := listed(crash.data.get("numbers"))) == 2:
-        advice = _among_numbers(crash, text(ends[0]), text(ends[1]))
+    elif crash.data.numbers:
+        advice = _among_numbers(crash, *crash.data.numbers)
     elif near:
         advice = f"did you mean {near!r}? The mapping has {', '.join(keys[:8])}"
     elif keys:
@@ -239,35 +234,22 @@ def key(crash: Crash) -> Cause | None:
 
 def _among_numbers(crash: Crash, low: str, high: str) -> str:
     """What a mapping of numbers has, and why one of them may be missing."""
-    count = whole(crash.data.get("key_count")) or 0
+    count = crash.data.key_count or 0
     has = f"the mapping has {count} {'numbers' if count > 1 else 'number'}, {low} to {high}"
     has = has if count > 1 else has.partition(",")[0] + f", {low}"
-    if crash.data.get("side") == "above":
+    if crash.data.side == "above":
         return (
             f"{has}, and this one comes after the last: what fills it ended earlier, or what was "
             "added is not all read back (a file that is written must be flushed or closed first)"
         )
-    if crash.data.get("side") == "below":
+    if crash.data.side == "below":
         return f"{has}, and this one comes before the first: look where they begin"
     return f"{has}, and this one is left out: look at what fills it, and at what it leaves out"
 
 
-def numbers(crash: Crash) -> Cause | None:
-    """Arithmetic."""
-    if crash.type == "ZeroDivisionError":
-        return divided(crash)
-    if crash.type == "NotImplementedError" and crash.find('missing the required "forward"'):
-        return Cause(
-            headline="the module has no forward",
-            advice="define forward in its class, with this spelling and indented below it; a "
-            "ModuleList has none, call its layers in a loop",
-        )
-    if crash.type == "StopIteration":
-        return Cause(
-            headline="next() of an iterator that is at its end",
-            advice="make the iterator anew for each epoch: it = iter(loader), or use a for loop",
-        )
-    return None
+def division(crash: Crash) -> Cause | None:
+    """A division by zero."""
+    return divided(crash) if crash.type == "ZeroDivisionError" else None
 
 
 def assertion(crash: Crash) -> Cause | None:
@@ -289,16 +271,10 @@ def memory(crash: Crash) -> Cause | None:
     """Python's own out of memory; where torch trains it is MEM008."""
     if "MemoryError" not in crash.type:
         return None
-    size = crash.data.get("limit_bytes")
-    known = isinstance(size, int | float)
-    told = f" at {limit_words(crash.data)}, {amount(size)}" if known else ""
+    limit, size = crash.data.limit or "", crash.data.limit_bytes
+    told = "" if size is None else f" at {limit_words(limit)}, {amount(size)}"
     return Cause(
         headline=f"out of memory{told}",
         advice="read the data when it is needed (np.memmap, one file per sample) and keep arrays "
-        f"instead of lists of objects; or {limit_advice(crash.data)}",
+        f"instead of lists of objects; or {limit_advice(limit)}",
     )
-
-
-RULES = (
-    memory, imports, syntax, names, attributes, arguments, key, numbers, assertion,
-)  # fmt: skip

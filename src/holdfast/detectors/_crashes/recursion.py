@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from .facts import Cause, Crash, listed, mapping, text, whole
+from .facts import Cause, Crash
 
 
 def endless(crash: Crash) -> Cause | None:
     """The function that calls itself, and what its arguments say."""
     if crash.type != "RecursionError":
         return None
-    found = mapping(crash.data.get("recursion"))
-    name, functions = text(found.get("function")), list(map(text, listed(found.get("functions"))))
-    if not found:
+    found = crash.data.recursion
+    if found is None:
         return Cause(
             headline="a function calls itself without end",
             advice="the lines that repeat in the traceback are the circle: look at what should "
             "end it, and at the arguments of the innermost calls",
         )
+    name, functions = found.function, found.functions
     getter = next((each for each in functions if each in ("__getattr__", "__getattribute__")), "")
     if getter:
         return Cause(
@@ -24,23 +24,20 @@ def endless(crash: Crash) -> Cause | None:
             advice="it reads an attribute of self that is missing, for which python calls it "
             "again: read it by self.__dict__, or by super().__getattr__(name) in a module",
         )
-    if name == "forward" and found.get("modules") is True:
+    if name == "forward" and found.modules:
         return Cause(
             headline="forward calls its own module without end",
             advice="self(...) calls forward again, as do two modules that call each other: call "
             "the layer that is meant",
         )
-    if not found.get("users") and found.get("modules") is True:
+    if not found.users and found.modules:
         return Cause(
             headline=f"{name} of a module goes around without end",
             advice="a module holds its parent, or itself: assigned as an attribute it becomes a "
             "child; keep it in a tuple or a weakref, or pass it as an argument",
         )
-    every, arguments = whole(found.get("every")) or 0, listed(found.get("arguments"))
-    values = "; ".join(
-        f"{each.get('name')} = {', '.join(map(str, listed(each.get('values'))))}"
-        for each in map(mapping, arguments)
-    )
+    every = found.every
+    values = "; ".join(f"{each.name} = {', '.join(each.values)}" for each in found.arguments)
     around = [each for each in functions if each != name]
     who = f"{name} calls itself" + (f" through {', '.join(around[:2])}" if around else "")
     if every > 1:
@@ -50,7 +47,7 @@ def endless(crash: Crash) -> Cause | None:
             "circle in the data), so look at what made these links; a higher recursion limit "
             "does not help",
         )
-    if every == 1 and found.get("fixed") is True:
+    if every == 1 and found.fixed:
         return Cause(
             headline=f"{who} without end, each time with the same arguments",
             advice="nothing changes from call to call, so nothing can end it, and a higher "
@@ -62,6 +59,3 @@ def endless(crash: Crash) -> Cause | None:
         advice=f"{last}look at whether they come nearer to what ends it; if they do, the data are "
         "deeper than the limit: a loop with a list of what is left needs none",
     )
-
-
-RULES = (endless,)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ...records.crash import CodeLine
 from .earlier_steps import other_input, steps_before
-from .facts import Cause, Crash, Line, Value, listed, numbers, product, shown
+from .facts import Cause, Crash, Line, Value, lines, numbers, product, shown
 
 
 def multiplied(crash: Crash) -> Cause | None:
@@ -71,7 +72,7 @@ def _features(crash: Crash, layer: Value, got: int, expects: int, rows: int) -> 
 def _made_input(crash: Crash, shape: tuple[int, ...]) -> str:
     """The line that made the tensor of this shape, for the end of a phrase."""
     named = crash.tensor(shape)
-    origin = crash.origin(named.name) if named is not None else Line()
+    origin = crash.origin(named.name) if named is not None else Line(about=CodeLine())
     origin = origin if origin.line else crash.first_origin()
     return f", made at {origin.where}: {origin.quoted[:60]}" if origin.line else ""
 
@@ -125,7 +126,7 @@ def broadcast(crash: Crash) -> Cause | None:
 
 def _of_batch(crash: Crash, one: int, other: int) -> str:
     """What is known of the batch: its samples were counted where a loader drew them."""
-    drawn = len(listed(crash.data.get("indices")))
+    drawn = len(crash.data.indices or ())
     if drawn and drawn == min(one, other):
         return f"this batch has {drawn} samples, as the last of an epoch may"
     return "where that is the batch, the last one of an epoch is smaller"
@@ -333,12 +334,12 @@ def normalised(crash: Crash) -> Cause | None:
     return None
 
 
-def of_loss(crash: Crash) -> Cause | None:
-    """Predictions and targets of a loss that do not belong together."""
+def batch_of_loss(crash: Crash) -> Cause | None:
+    """Another number of predictions than of targets."""
     found = crash.find(r"input batch_size \((\d+)\) to match target batch_size \((\d+)\)")
     if found:
         one, other = int(found[1]), int(found[2])
-        line = next((line.told() for line in crash.lines("reshapes") if line.line), "")
+        line = next((line.told() for line in lines(crash.data.reshapes) if line.line), "")
         return Cause(
             headline=f"{one} predictions for {other} targets",
             advice=f"the batch changed its size on the way{line}: a view(-1, N) with a wrong N "
@@ -347,6 +348,11 @@ def of_loss(crash: Crash) -> Cause | None:
             else "one of the two lost or gained rows on its way: print both shapes where they are "
             "made; a view(-1, N) with a wrong N does that",
         )
+    return None
+
+
+def sizes_of_loss(crash: Crash) -> Cause | None:
+    """Predictions and targets of two shapes."""
     found = crash.find(r"[Tt]arget size \((.+?)\)\)? .*input size \((.+?)\)")
     if found:
         target, given = numbers(found[1]), numbers(found[2])
@@ -357,13 +363,11 @@ def of_loss(crash: Crash) -> Cause | None:
             else "make them equal: target.unsqueeze(1), or one column of the prediction for each "
             "target (one_hot for class numbers)",
         )
-    found = crash.find(r"Expected target size \[(.+?)\], got \[(.+?)\]")
-    if found:
-        return Cause(
-            headline="classes are not in dimension 1 of the prediction",
-            advice="cross_entropy wants batch x classes x positions: use "
-            "logits.transpose(1, 2), or flatten both: logits.flatten(0, 1), target.flatten()",
-        )
+    return None
+
+
+def many_targets(crash: Crash) -> Cause | None:
+    """Targets of two dimensions where class numbers are expected."""
     if crash.find("multi-target not supported"):
         targets = [t for t in crash.tensors if t.name == "target"]
         shape = targets[0].size if targets else "of two dimensions"
@@ -375,8 +379,8 @@ def of_loss(crash: Crash) -> Cause | None:
     return None
 
 
-def others(crash: Crash) -> Cause | None:
-    """Indexing, expanding and summing along dimensions that are not there."""
+def no_dimension(crash: Crash) -> Cause | None:
+    """A dimension that a tensor does not have."""
     found = crash.find(
         r"Dimension out of range \(expected to be in range of (\[.+?\]), but got (-?\d+)"
     )
@@ -388,6 +392,11 @@ def others(crash: Crash) -> Cause | None:
             advice=f"{has}: a squeeze() without argument or a batch of one may have taken one "
             f"away; use squeeze(1), keepdim=True or unsqueeze{crash.first_origin().told()}",
         )
+    return None
+
+
+def sizes(crash: Crash) -> Cause | None:
+    """Indexing, expanding and multiplying tensors whose sizes do not fit."""
     patterns = (
         r"expanded size of the tensor \((\d+)\) must match the existing size \((\d+)\)",
         r"output with shape (\[.+?\]) doesn't match the broadcast shape (\[.+?\])",
@@ -404,16 +413,4 @@ def others(crash: Crash) -> Cause | None:
                 advice=f"the tensors of this line must agree{told}; correct the one that is wrong "
                 f"where it is made{crash.first_origin().told()}",
             )
-    if crash.find("number of dimensions in the tensor input does not match the length"):
-        return Cause(
-            headline="permute with another number of dimensions than the tensor has",
-            advice="name every dimension of the tensor once; print its shape before this line, a "
-            "dimension may have been squeezed away",
-        )
     return None
-
-
-RULES = (
-    multiplied, broadcast, joined, channels, dimensions, too_small, viewed, not_contiguous,
-    recurrent, normalised, of_loss, others,
-)  # fmt: skip

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from .facts import Cause, Crash, clip, listed, mapping
+from .facts import Cause, Crash, clip
 
 _BUILD = "build the model with the settings it was saved with"
 _HEAD = (
@@ -29,7 +29,7 @@ def keys(crash: Crash) -> Cause | None:
     found = crash.find(r"Error\(s\) in loading state_dict for (\w+)")
     if found is None:
         return None
-    saved, own = _sizes(crash, "saved_sizes"), _sizes(crash, "model_sizes")
+    saved, own = crash.data.saved_sizes or {}, crash.data.model_sizes or {}
     # The message of a large model is cut; what was recorded of both is not.
     missing = _names(crash, "Missing") or sorted(own.keys() - saved.keys())
     unexpected = _names(crash, "Unexpected") or sorted(saved.keys() - own.keys())
@@ -71,7 +71,7 @@ def keys(crash: Crash) -> Cause | None:
 
 def _to_strip(crash: Crash, prefix: str, unexpected: list[str], missing: list[str]) -> Cause:
     """The state has the model's keys behind a prefix, and perhaps others."""
-    saved, own = _sizes(crash, "saved_sizes"), _sizes(crash, "model_sizes")
+    saved, own = crash.data.saved_sizes or {}, crash.data.model_sizes or {}
     others = [name for name in unexpected if not name.startswith(prefix)]
     plain = {name.removeprefix(prefix) for name in unexpected}
     left = [name for name in missing if name not in plain]
@@ -153,10 +153,6 @@ def _call(code: str) -> tuple[str, str]:
 def _few(names: list[str]) -> str:
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return ", ".join(names[:2]) + more
-
-
-def _sizes(crash: Crash, name: str) -> Sizes:
-    return {key: tuple(listed(size)) for key, size in mapping(crash.data.get(name)).items()}
 
 
 def _plain(size: tuple[int, ...]) -> str:

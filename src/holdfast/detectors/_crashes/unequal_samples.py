@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
-from .facts import Cause, Crash, listed, mapping, numbers, text, whole
+from .facts import Cause, Crash, numbers, whole
 
 # From so many samples on, and with this part of them alike, one size is meant. Guesses.
 _FEW, _NEARLY = 4, 0.75
@@ -15,16 +14,15 @@ _COLOURS = {1, 3, 4}
 
 def unequal(crash: Crash) -> Cause | None:
     """Samples of different sizes in a collate function."""
-    shapes = [listed(each) for each in listed(crash.data.get("shapes"))]
+    shapes = crash.data.shapes or ()
     same = crash.find(r"stack expects each tensor to be equal size|each element in list of batch "
                       r"should be of equal size|Trying to resize storage")  # fmt: skip
     if crash.phase != "loading" or (not same and not shapes):
         return None
     if crash.type not in ("RuntimeError", "ValueError"):
         return None
-    field = text(crash.data.get("field")).replace("sample", "a sample", 1) or "a sample"
-    shapes = [each for each in shapes if len(each) == 3]
-    each = ", ".join(f"{s[1]} x {s[0]}" for s in shapes[:3])
+    field = (crash.data.field or "").replace("sample", "a sample", 1) or "a sample"
+    each = ", ".join(f"{count} x {shape}" for shape, count, _ in shapes[:3])
     return Cause(
         headline=f"samples of unequal size in a batch{': ' + each if each else ''}"
         + (f", {crash.sample} is the odd one" if crash.sample else ""),
@@ -35,9 +33,9 @@ def unequal(crash: Crash) -> Cause | None:
     )
 
 
-def _of_one_size(field: str, shapes: list[Sequence[Any]]) -> str:
+def _of_one_size(field: str, shapes: Sequence[tuple[str, int, int]]) -> str:
     """What to do where nearly all have one size, so that something already makes it."""
-    counts = [(numbers(text(shape)), whole(count) or 0) for shape, count, _ in shapes]
+    counts = [(numbers(shape), count) for shape, count, _ in shapes]
     total = sum(count for _, count in counts)
     common, most = max(counts, key=lambda pair: pair[1], default=((), 0))
     odd = [shape for shape, _ in counts if shape != common]
@@ -75,12 +73,14 @@ def bound(crash: Crash) -> Cause | None:
     ):
         return None
     said = {int(number) for number in re.findall(r"-?\d+", crash.message)}
-    for each in map(mapping, listed(crash.data.get("differences"))):
-        names, sides = listed(each.get("names")), list(map(whole, listed(each.get("values"))))
-        if len(names) != 2 or len(sides) != 2 or sides[0] is None or sides[1] is None:
-            continue
-        left, right = sides[0], sides[1]
-        if left > right or (said and not said & {left - right, left - right + 1}):
+    for each in crash.data.differences or ():
+        names, (left, right) = each.names, map(whole, each.values)
+        if (
+            left is None
+            or right is None
+            or left > right
+            or (said and not said & {left - right, left - right + 1})
+        ):
             continue
         named = f" ({crash.sample})" if crash.sample else ""
         if left == right:
@@ -96,6 +96,3 @@ def bound(crash: Crash) -> Cause | None:
             f"{names[0]} - {names[1]} + 1 allows for equal ones",
         )
     return None
-
-
-RULES = (bound, unequal)

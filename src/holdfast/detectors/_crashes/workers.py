@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal as signals
 
+from ...records.crash import Died, MemoryReading
 from ..kills import Kill, limit_advice
 from ..peers import ENDED_PROCESS, GONE, many_ranks, peer_is_gone
 from .bus_error import bus_error
-from .facts import Cause, Crash, listed, mapping, whole
+from .facts import Cause, Crash
 
 # What the system calls them, as torch prints it.
 _SIGNALS = {
@@ -25,7 +26,7 @@ def pickled(crash: Crash) -> Cause | None:
     if found is None:
         return None
     name = found[1].rpartition("<locals>.")[2].strip("<>'")
-    inner = crash.phase == "loading" or "multiprocessing" in str(crash.data.get("library"))
+    inner = crash.phase == "loading" or "multiprocessing" in crash.library
     if not inner and "save" in crash.place.code:
         return Cause(
             headline=f"{name} cannot be saved",
@@ -44,9 +45,9 @@ def ended_worker(crash: Crash) -> Cause | None:
     """A loader worker that died without an exception: killed, or left by itself."""
     found = crash.find(r"DataLoader worker \(pid\(?s?\)? ?([\d, ]+)\) (exited unexpectedly|is "
                        r"killed by signal: (.+?)\.)")  # fmt: skip
-    dead = [each for each in map(listed, listed(crash.data.get("dead_workers"))) if len(each) == 3]
+    dead = crash.data.dead_workers
     number, pid, code = dead[0] if dead else (None, found[1].strip(", ") if found else "", None)
-    if not found and (not dead or crash.data.get("process")):
+    if not found and (not dead or crash.data.process):
         return None
     signal = _signal(code, (found[3] or "").strip() if found else "")
     who = "a loader worker" if number is None else f"loader worker {number} (pid {pid})"
@@ -85,8 +86,8 @@ def _signal(code: object, said: str) -> str:
 
 def _killed(crash: Crash, who: str, signal: str) -> Cause:
     """A worker that got a signal: by the kernel for lack of memory, as far as this was read."""
-    memory = mapping(crash.data.get("memory"))
-    counted, machine = (whole(crash.data.get(n)) for n in ("oom_kills", "machine_oom_kills"))
+    memory = crash.data.memory or MemoryReading()
+    counted, machine = crash.data.oom_kills, crash.data.machine_oom_kills
     less = (
         "use fewer workers or a smaller prefetch_factor, keep less in the dataset (arrays instead "
         "of lists of objects, np.memmap)"
@@ -94,9 +95,9 @@ def _killed(crash: Crash, who: str, signal: str) -> Cause:
     if signal == "SIGKILL" and counted:
         return Cause(
             headline=f"{who} was killed by the OOM killer (SIGKILL)",
-            advice=f"{less}, or give the run more memory: {limit_advice(memory)}",
+            advice=f"{less}, or give the run more memory: {limit_advice(memory.limit or '')}",
         )
-    read = Kill(data=memory).used.replace("were used", "were in use afterwards")
+    read = Kill(data=Died(**vars(memory))).used.replace("were used", "were in use afterwards")
     if signal == "SIGKILL" and machine:
         why = (
             f"perhaps for lack of memory, the kernel counted {machine} such kill"
@@ -125,53 +126,18 @@ def ended_process(crash: Crash) -> Cause | None:
     )
 
 
-def started(crash: Crash) -> Cause | None:
-    """Processes that are started at the wrong place."""
-    if crash.find("before the current process has finished its bootstrapping phase"):
-        return Cause(
-            headline="workers are started while the script is imported again",
-            advice="put the training under if __name__ == '__main__': main(), because a spawned "
-            "worker imports the script",
-        )
-    if crash.find("Cannot re-initialize CUDA in forked subprocess"):
-        return Cause(
-            headline="CUDA is used in a forked process",
-            advice="keep tensors of the dataset on the CPU and move batches in the loop; else "
-            "multiprocessing_context='spawn' for the loader",
-        )
-    if crash.find(r"unable to open shared memory object|unable to mmap"):
-        return Cause(
-            headline="shared memory for a batch could not be opened",
-            advice="raise ulimit -n and the container's --shm-size, or "
-            "torch.multiprocessing.set_sharing_strategy('file_system')",
-        )
-    if crash.find("DataLoader timed out"):
-        return Cause(
-            headline="no batch came within the loader's timeout",
-            advice="a worker hangs or is slow: run with num_workers=0, look at locks and network "
-            "reads of the dataset, or raise timeout",
-        )
-    return None
-
-
-def ranks(crash: Crash) -> Cause | None:
-    """Process groups."""
-    if crash.find("Default process group has not been initialized"):
-        return Cause(
-            headline="a collective is called without a process group",
-            advice="call torch.distributed.init_process_group() first and start with torchrun, or "
-            "guard the call with torch.distributed.is_initialized()",
-        )
-    if crash.find(r"rendezvous: environment variable (\w+) expected, but not set"):
-        return Cause(
-            headline="the process group finds no RANK or WORLD_SIZE",
-            advice="start the script with torchrun --nproc-per-node N script.py, which sets them",
-        )
+def lost_rank(crash: Crash) -> Cause | None:
+    """Another rank that is gone."""
     if peer_is_gone(crash.data):
         return Cause(
             headline=GONE,
             advice="another rank has ended or failed first: look at its error and at its end",
         )
+    return None
+
+
+def nccl(crash: Crash) -> Cause | None:
+    """Any other error of NCCL."""
     if crash.find(r"\bNCCL\b|ncclSystemError|ncclUnhandledCudaError"):
         other = "another rank has mostly failed first: look at its error; "
         return Cause(
@@ -179,6 +145,11 @@ def ranks(crash: Crash) -> Cause | None:
             advice=f"{other if many_ranks(crash.data) else ''}NCCL_DEBUG=INFO says more about the "
             "devices and the network",
         )
+    return None
+
+
+def unused_parameters(crash: Crash) -> Cause | None:
+    """Parameters of a DDP model that took no part in the loss."""
     if crash.find("Expected to have finished reduction in the prior iteration"):
         found = crash.find(r"did not receive grad for rank \d+: (\d[\d ]*)")
         which = ", ".join(found[1].split()[:4]) if found else ""
@@ -189,6 +160,3 @@ def ranks(crash: Crash) -> Cause | None:
             "loss, freeze what is not trained before DDP is made, or find_unused_parameters=True",
         )
     return None
-
-
-RULES = (pickled, ended_worker, ended_process, started, ranks)

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...records.crash import RaisedException
 from .traceback_frames import Call
-from .values import Facts, is_tensor
+from .values import is_tensor
 
 # Files of a folder that are tried, the newest first.
 _TRIED = 32
@@ -21,27 +22,28 @@ _CHECKED = 256 << 20
 _NAMES = 400
 
 
-def facts(calls: Sequence[Call]) -> Facts:
+def facts(calls: Sequence[Call]) -> RaisedException:
     """The file that ``torch.load`` was reading, and one to go on with; a state and its model."""
     for call in reversed(calls):
         if call.function == "load_state_dict" and "state_dict" in call.frame.f_locals:
             held = call.frame.f_locals
-            return {
-                "saved_sizes": _sizes(held["state_dict"]),
-                "model_sizes": _sizes(held["self"].state_dict()),
-            }
+            return RaisedException(
+                saved_sizes=_sizes(held["state_dict"]),
+                model_sizes=_sizes(held["self"].state_dict()),
+            )
         if call.function == "load" and Path(call.file).name == "serialization.py":
             path = _path(call.frame.f_locals.get("f"))
             if path is not None and path.is_file():
-                return {"checkpoint": str(path), "readable": newest_readable(path)}
-    return {}
+                return RaisedException(checkpoint=str(path), readable=newest_readable(path))
+    return RaisedException()
 
 
-def _sizes(state: Mapping[str, Any]) -> dict[str, list[int]]:
+def _sizes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors of a state by their names."""
     found = ((name, value) for name, value in state.items() if is_tensor(value))
     return {
-        name: [int(size) for size in value.shape] for name, value in itertools.islice(found, _NAMES)
+        name: tuple(int(size) for size in value.shape)
+        for name, value in itertools.islice(found, _NAMES)
     }
 
 

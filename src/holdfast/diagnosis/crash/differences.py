@@ -5,29 +5,30 @@ from __future__ import annotations
 import ast
 from typing import Any, cast
 
+from ...records.crash import Difference, RaisedException
 from .operands import known, value_of
 from .traceback_frames import Call
-from .values import Facts, is_tensor
+from .values import is_tensor
 
 # Their length is read without running code of the user's.
 _PLAIN = (list, tuple, dict, set, frozenset, str, bytes, range)
 _NAMED = 4
 
 
-def differences(calls: list[Call]) -> Facts:
+def differences(calls: list[Call]) -> RaisedException:
     """Both sides of every subtraction of numbers on the user's line."""
     call = next((each for each in reversed(calls) if each.is_users), None)
     node = (call.expression() or call.statement()) if call is not None else None
     if call is None or node is None:
-        return {}
-    found: list[Facts] = []
+        return RaisedException()
+    found: list[Difference] = []
     for part in ast.walk(node):
         if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub):
             left, right = _number(part.left, call), _number(part.right, call)
             if left is not None and right is not None:
                 names = ast.unparse(part.left), ast.unparse(part.right)
-                found.append({"names": list(names), "values": [left, right]})
-    return {"differences": found[:_NAMED]} if found else {}
+                found.append(Difference(names=names, values=(left, right)))
+    return RaisedException(differences=tuple(found[:_NAMED]) or None)
 
 
 def length(value: object) -> int | None:

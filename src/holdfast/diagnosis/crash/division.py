@@ -7,26 +7,27 @@ import sys
 from collections.abc import Sized
 from typing import Any
 
+from ...records.crash import Divisor, DivisorPart, RaisedException
 from .differences import length
 from .operands import known, value_of
 from .traceback_frames import Call
-from .values import Facts, described
+from .values import described
 
 _DIVIDES = (ast.Div, ast.FloorDiv, ast.Mod)
 
 
-def divisor(error: BaseException, call: Call) -> Facts:
+def divisor(error: BaseException, call: Call) -> RaisedException:
     """The divisor of the failing operation; nothing where it stands in no expression."""
     if not isinstance(error, ZeroDivisionError):
-        return {}
+        return RaisedException()
     node = call.expression() or call.statement()
     if isinstance(node, ast.BinOp) and isinstance(node.op, _DIVIDES):
         found = node.right
     elif isinstance(node, ast.AugAssign) and isinstance(node.op, _DIVIDES):
         found = node.value
     else:
-        return {}
-    parts: dict[str, Facts] = {}
+        return RaisedException()
+    parts: dict[str, DivisorPart] = {}
     for part in ast.walk(found):
         if isinstance(part, ast.Call) and _is_len(part):
             name, value = ast.unparse(part.args[0]), value_of(part.args[0], call)
@@ -35,25 +36,36 @@ def divisor(error: BaseException, call: Call) -> Facts:
         elif isinstance(part, ast.Name | ast.Attribute) and isinstance(
             value := value_of(part, call), int | float
         ):
-            parts[ast.unparse(part)] = described(ast.unparse(part), value)
-    facts: Facts = {"code": ast.unparse(found), "operator": type(node.op).__name__}
-    return {"divisor": facts | {"parts": list(parts.values())[:4]}}
+            name = ast.unparse(part)
+            parts[name] = DivisorPart(**vars(described(name, value)))
+    return RaisedException(
+        divisor=Divisor(
+            code=ast.unparse(found),
+            operator=type(node.op).__name__,
+            parts=tuple(parts.values())[:4],
+        )
+    )
 
 
 def _is_len(node: ast.Call) -> bool:
     return isinstance(node.func, ast.Name) and node.func.id == "len" and len(node.args) == 1
 
 
-def _counted(name: str, value: Any) -> Facts:
+def _counted(name: str, value: Any) -> DivisorPart | None:
     """What ``len`` of it counts: entries, or batches of a loader and why there are so many."""
     if _is_loader(value):
-        facts: Facts = {"name": name, "type": "DataLoader", "length": len(value)}
-        facts |= {"batch_size": value.batch_size, "drop_last": value.drop_last}
-        if isinstance(value.sampler, Sized):
-            facts["samples"] = len(value.sampler)
-        return facts
+        return DivisorPart(
+            name=name,
+            type="DataLoader",
+            length=len(value),
+            batch_size=value.batch_size,
+            drop_last=value.drop_last,
+            samples=len(value.sampler) if isinstance(value.sampler, Sized) else None,
+        )
     count = length(value)
-    return {} if count is None else {"name": name, "type": type(value).__name__, "length": count}
+    if count is None:
+        return None
+    return DivisorPart(name=name, type=type(value).__name__, length=count)
 
 
 def _is_loader(value: object) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+from ...records.crash import CrashValue, InnerCall, RaisedException, StackLine
 from ...redaction import learn, redact_code, redact_text
 from ...run.host_memory import nearest, own_limits, shared_limits
 from ..source.excerpts import source_of
@@ -26,14 +27,16 @@ from .operands import operands
 from .recursion import recursion
 from .traceback_frames import Call, calls, chain
 from .traceback_text import Told, text_of, told_by
-from .values import Facts, described, is_module, is_tensor, local_facts
+from .values import described, is_module, is_tensor, local_values
 
 _LONGEST = 2000
 _FRAMES = 24
 _PLACE = ("file", "line", "function", "code", "start", "excerpt", "library", "frames")
 
 
-def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[Any] = ()) -> Facts:
+def facts(
+    error: BaseException, batches: Sequence[Any] = (), models: Sequence[Any] = ()
+) -> RaisedException:
     """What an Event says of it.
 
     Args:
@@ -60,55 +63,65 @@ def _no_news_of_children() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, before)
 
 
-def _facts(error: BaseException, batches: Sequence[Any], models: Sequence[Any]) -> Facts:
+def _facts(error: BaseException, batches: Sequence[Any], models: Sequence[Any]) -> RaisedException:
     blamed = _blamed(error)
     for call in blamed:
         if call.is_users:
             learn(call.frame.f_locals)
-    data: Facts = {
-        "type": type(error).__name__,
-        "message": redact_text(_message(error)[: 2 * _LONGEST])[:_LONGEST],
-        "file": "",
-        "line": 0,
-        "error_file": str(getattr(error, "filename", None) or ""),
-    }
-    _add(data, _file_limit)
-    _add(data, lambda: {"traceback": text_of(error)})
-    _add(data, lambda: _place(error, blamed))
+    found = RaisedException(
+        type=type(error).__name__,
+        message=redact_text(_message(error)[: 2 * _LONGEST])[:_LONGEST],
+        error_file=str(getattr(error, "filename", None) or ""),
+    )
+    found = _and(found, _file_limit)
+    found = _and(found, lambda: RaisedException(traceback=text_of(error)))
+    found = _and(found, lambda: _place(error, blamed))
     if blamed:
-        _add(data, lambda: _scene(blamed))
-        _add(data, lambda: near(error, blamed[-1]))
-        _add(data, lambda: divisor(error, blamed[-1]))
-        _add(data, lambda: recursion(error, blamed))
-        _add(data, lambda: differences(blamed))
+        found = _and(found, lambda: _call(blamed))
+        found = _and(found, lambda: near(error, blamed[-1]))
+        found = _and(found, lambda: divisor(error, blamed[-1]))
+        found = _and(found, lambda: recursion(error, blamed))
+        found = _and(found, lambda: differences(blamed))
         if "torch" in sys.modules:
-            from . import checkpoints, graph, samples
-
-            _add(data, lambda: samples.loaded(blamed))
-            users = [call for call in blamed if call.is_users]
-            _add(data, lambda: samples.over_loader(users[-1]) if users else {})
-            _add(data, lambda: checkpoints.facts(calls(error.__traceback__)))
-            if data.get("phase") == "backward":
-                _add(data, lambda: graph.facts(blamed, models))
-            if "sample" not in data and "indices" not in data:
-                _add(data, lambda: samples.at_work(batches, _rows(data)))
+            found = _with_torch(found, error, blamed, batches, models)
     if isinstance(error, MemoryError):
-        _add(data, _host_limit)
-    _add(data, surroundings.world)
-    _add(data, lambda: surroundings.output(error))
-    _add(data, lambda: surroundings.disk(data["message"], calls(error.__traceback__)))
-    told = told_by(_message(error))
-    noted = worker_error.noted(calls(error.__traceback__))
+        found = _and(found, _host_limit)
+    found = _and(found, surroundings.world)
+    found = _and(found, lambda: surroundings.output(error))
+    message, traced = found.message, calls(error.__traceback__)
+    found = _and(found, lambda: surroundings.disk(message, traced))
+    told, noted = told_by(_message(error)), worker_error.noted(traced)
     if noted is not None:
-        data |= _from_worker(noted, data)
+        found = _from_worker(noted, found)
     elif told is not None:
-        _add(data, lambda: _from_text(told, data))
+        with contextlib.suppress(Exception):
+            found = _from_text(told, found)
     else:
-        _add(data, lambda: surroundings.dead_workers(data["message"], calls(error.__traceback__)))
-        _add(data, lambda: _behind(error, batches, models))
-    if told is not None:
-        data["process"] = told.where or "another process"
-    return data
+        found = _and(found, lambda: surroundings.dead_workers(message, traced))
+        found = _and(found, lambda: _behind(error, batches, models))
+    return found if told is None else found.replace(process=told.where or "another process")
+
+
+def _with_torch(
+    found: RaisedException,
+    error: BaseException,
+    blamed: list[Call],
+    batches: Sequence[Any],
+    models: Sequence[Any],
+) -> RaisedException:
+    from . import checkpoints, graph, samples
+
+    found = _and(found, lambda: samples.loaded(blamed))
+    users = [call for call in blamed if call.is_users]
+    if users:
+        found = _and(found, lambda: samples.over_loader(users[-1]))
+    found = _and(found, lambda: checkpoints.facts(calls(error.__traceback__)))
+    if found.phase == "backward":
+        found = _and(found, lambda: graph.facts(blamed, models))
+    if found.sample is None and found.indices is None:
+        rows = _rows(found)
+        found = _and(found, lambda: samples.at_work(batches, rows))
+    return found
 
 
 def user_line(traceback: TracebackType | None) -> tuple[str, int]:
@@ -117,32 +130,37 @@ def user_line(traceback: TracebackType | None) -> tuple[str, int]:
     return (users[-1].file, users[-1].line) if users else ("", 0)
 
 
-def _add(data: Facts, measure: Callable[[], Facts]) -> None:
-    """Each part for itself: one that fails must not lose the others."""
-    with contextlib.suppress(Exception):
-        data |= measure()
+def _and(found: RaisedException, measure: Callable[[], RaisedException]) -> RaisedException:
+    """With one more part: one that fails must not lose the others."""
+    try:
+        part = measure()
+    except Exception:
+        return found
+    return found.replace(**part.measured())
 
 
-def _file_limit() -> Facts:
+def _file_limit() -> RaisedException:
     """How large a file of this process may be, where that is limited (``ulimit -f``)."""
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    return {"file_limit": limit} if limit != resource.RLIM_INFINITY else {}
+    return RaisedException(file_limit=limit if limit != resource.RLIM_INFINITY else None)
 
 
-def _behind(error: BaseException, batches: Sequence[Any], models: Sequence[Any]) -> Facts:
+def _behind(error: BaseException, batches: Sequence[Any], models: Sequence[Any]) -> RaisedException:
     """The error that this one was raised for, and whether the script says so (``from``)."""
     found = list(itertools.islice(chain(error), 1, 2))
     if not found:
-        return {}
-    told = {n: v for n, v in _facts(found[0], batches, models).items() if n != "traceback"}
-    return {"behind": told, "raised_from": error.__cause__ is not None}
+        return RaisedException()
+    behind = _facts(found[0], batches, models).replace(traceback=None)
+    return RaisedException(behind=behind, raised_from=error.__cause__ is not None)
 
 
-def _host_limit() -> Facts:
+def _host_limit() -> RaisedException:
     limit = nearest([*own_limits(), *shared_limits()])
-    return {} if limit is None else {"limit": limit.name, "limit_bytes": limit.bytes}
+    if limit is None:
+        return RaisedException()
+    return RaisedException(limit=limit.name, limit_bytes=limit.bytes)
 
 
 def _message(error: BaseException) -> str:
@@ -161,13 +179,17 @@ def _blamed(error: BaseException) -> list[Call]:
     return calls(error.__traceback__)
 
 
-def _place(error: BaseException, blamed: Sequence[Call]) -> Facts:
+def _place(error: BaseException, blamed: Sequence[Call]) -> RaisedException:
     users = [call for call in blamed if call.is_users]
-    frames = [
-        {"file": from_here(call.file), "line": call.line, "function": call.function,
-         "code": redact_code(" ".join(source_of(call.file, call.line).code.split()))[:160]}
+    frames = tuple(
+        StackLine(
+            file=from_here(call.file),
+            line=call.line,
+            function=call.function,
+            code=redact_code(" ".join(source_of(call.file, call.line).code.split()))[:160],
+        )
         for call in users[-_FRAMES:]
-    ]  # fmt: skip
+    )
     file, line, function = "", 0, ""
     if users:
         file, line, function = users[-1].file, users[-1].line, users[-1].function
@@ -175,53 +197,60 @@ def _place(error: BaseException, blamed: Sequence[Call]) -> Facts:
         file, line, function = error.filename, error.lineno or 0, ""
     inside = [call for call in blamed[blamed.index(users[-1]) + 1 :]] if users else []
     library = f"{short_name(inside[-1].file)}:{inside[-1].line}" if inside else ""
-    return _at(file, line, function) | {"library": library, "frames": frames}
+    return _at(file, line, function).replace(library=library, frames=frames)
 
 
-def _at(file: str, line: int, function: str) -> Facts:
+def _at(file: str, line: int, function: str) -> RaisedException:
     source = source_of(file, line)
-    return {
-        "file": from_here(file),
-        "line": line,
-        "function": function,
-        "code": redact_code(source.code),
-        "start": source.start,
-        "excerpt": [[number, redact_code(str(text))] for number, text in source.excerpt],
-    }
+    return RaisedException(
+        file=from_here(file),
+        line=line,
+        function=function,
+        code=redact_code(source.code),
+        start=source.start,
+        excerpt=tuple((int(number), redact_code(str(text))) for number, text in source.excerpt),
+    )
 
 
-def _scene(blamed: Sequence[Call]) -> Facts:
+def _call(blamed: Sequence[Call]) -> RaisedException:
     """Operands and variables of the failing call, and the call of torch that it led to."""
     users = [call for call in blamed if call.is_users]
-    data: Facts = {"phase": _phase(blamed)}
-    if users:
-        last = users[-1]
-        data["operands"] = operands(last)
-        data["variables"] = local_facts(_variables(last))
-        to_user = blamed[: blamed.index(last) + 1]
-        found = [origins.origin(name, to_user) for name in origins.names_in(last)]
-        data["origins"] = [place for place in found if place is not None]
-        data["reshapes"] = origins.reshapes(blamed)
-        data["plain_attributes"] = origins.plain_attributes(last)
-    inner = blamed[-1]
-    if not inner.is_users:
-        data["inner"] = {
-            "function": inner.function,
-            "values": [
-                described(name, value)
-                for name, value in inner.frame.f_locals.items()
-                if is_tensor(value) or is_module(value)
-            ][:8],
-        }
+    found = RaisedException(
+        phase=_phase(blamed), inner=_inner(blamed[-1]), module=_module_at_work(blamed)
+    )
+    if not users:
+        return found
+    last = users[-1]
+    to_user = blamed[: blamed.index(last) + 1]
+    made = (origins.origin(name, to_user) for name in origins.names_in(last))
+    return found.replace(
+        operands=operands(last),
+        variables=local_values(_variables(last)),
+        origins=tuple(line for line in made if line is not None),
+        reshapes=origins.reshapes(blamed),
+        plain_attributes=origins.plain_attributes(last),
+    )
+
+
+def _inner(call: Call) -> InnerCall | None:
+    """The call of a library that failed, and the tensors and modules in it."""
+    if call.is_users:
+        return None
+    held = (
+        described(name, value)
+        for name, value in call.frame.f_locals.items()
+        if is_tensor(value) or is_module(value)
+    )
+    return InnerCall(function=call.function, values=tuple(itertools.islice(held, 8)))
+
+
+def _module_at_work(blamed: Sequence[Call]) -> CrashValue | None:
     for call in reversed(blamed):
         module = call.frame.f_locals.get("self")
         if call.frame.f_code.co_varnames[:1] == ("self",) and is_module(module):
             path, made = origins.made_at(module, blamed)
-            data["module"] = described(path or type(module).__name__, module)
-            if made is not None:
-                data["module"] |= {"made": made}
-            break
-    return data
+            return described(path or type(module).__name__, module).replace(made=made)
+    return None
 
 
 def _variables(call: Call) -> dict[str, Any]:
@@ -245,30 +274,32 @@ def _phase(blamed: Sequence[Call]) -> str:
     return ""
 
 
-def _rows(data: Facts) -> list[int]:
+def _rows(found: RaisedException) -> list[int]:
     """Rows of the smallest and the largest whole numbers: labels and tokens."""
-    tensors = [*data.get("operands", ()), *data.get("inner", {}).get("values", ())]
-    rows = {facts[key] for facts in tensors for key in ("min_row", "max_row") if key in facts}
+    values = [*(found.operands or ()), *(found.inner.values if found.inner else ())]
+    rows = {row for value in values for row in (value.min_row, value.max_row) if row is not None}
     return sorted(rows)
 
 
-def _short_place(data: Facts) -> str:
-    return f"{data['file']}:{data['line']}" if data["file"] else ""
+def _short_place(found: RaisedException) -> str:
+    return f"{found.file}:{found.line}" if found.file else ""
 
 
-def _from_worker(noted: Facts, data: Facts) -> Facts:
+def _from_worker(noted: RaisedException, found: RaisedException) -> RaisedException:
     """The facts of a worker; the line is the loop's where no code of the user's failed there."""
-    if not noted.get("line"):
-        return {name: value for name, value in noted.items() if name not in _PLACE}
-    return {"called_from": _short_place(data), **noted}
+    there = {name: value for name, value in vars(noted).items() if value is not None}
+    if noted.line:
+        return found.replace(called_from=_short_place(found)).replace(**there)
+    return found.replace(**{n: value for n, value in there.items() if n not in _PLACE})
 
 
-def _from_text(told: Told, data: Facts) -> Facts:
+def _from_text(told: Told, found: RaisedException) -> RaisedException:
     """The error of another process, of which only the text came here."""
-    there: Facts = {"type": told.type, "message": redact_text(told.message)[:_LONGEST]}
+    said = redact_text(told.message)[:_LONGEST]
     if not told.file:
-        return there
-    gone = ("operands", "variables", "inner", "module", "origins")
-    for name in gone:
-        data.pop(name, None)
-    return there | _at(told.file, told.line, told.function) | {"called_from": _short_place(data)}
+        return found.replace(type=told.type, message=said)
+    there = _at(told.file, told.line, told.function).measured()
+    called_from = _short_place(found)
+    # The values are of this process, which has done nothing wrong.
+    gone = dict.fromkeys(("operands", "variables", "inner", "module", "origins"))
+    return found.replace(**{**there, **gone}, type=told.type, message=said, called_from=called_from)

@@ -8,6 +8,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
+from ...records.crash import (
+    CarriedLine,
+    CodeLine,
+    CutLine,
+    LossLine,
+    OverwritingLine,
+    RaisedException,
+    StepLine,
+)
 from ..source.excerpts import source_of
 from ..source.files import from_here, kind_of
 from ..source.loops import LOOPS, statements
@@ -15,7 +24,7 @@ from ..source.slicing import called
 from .operands import known, value_of
 from .origins import assigned_before, attribute_line, file_of_class, function_of
 from .traceback_frames import Call
-from .values import Facts, is_tensor
+from .values import is_tensor
 
 _LINES = 8
 _DEPTH = 3
@@ -25,37 +34,36 @@ _IN_PLACE = re.compile(r"[a-z0-9]_$")
 _HARMLESS = {"requires_grad_", "zero_", "clip_grad_norm_", "clip_grad_value_", "unscale_"}
 
 
-def facts(blamed: Sequence[Call], models: Sequence[Any]) -> Facts:
+def facts(blamed: Sequence[Call], models: Sequence[Any]) -> RaisedException:
     """Measurements for the rules about backward."""
     users = [call for call in blamed if call.is_users]
     if not users:
-        return {}
+        return RaisedException()
     last = users[-1]
     loop = _loop(last)
     # A training step in a function of its own has its loop elsewhere.
     scope = loop or function_of(last)
     files = dict.fromkeys([last.file, *_files(models), *(call.file for call in users)])
-    data: Facts = {
-        "carried": [*_carried(last, loop), *_kept(models)],
-        "in_place": [line for file in files for line in _overwrites(file)][:_LINES],
-        "backward_lines": [_line(last.file, node.lineno) for node in _calls(scope, "backward")],
-        "step_lines": [_step(node, last, models) for node in _calls(scope, "step")],
-        "no_grad": next(filter(None, map(_without_grad, reversed(users))), {}),
-        "trainable": sum(p.requires_grad for model in models for p in model.parameters())
+    loss = _loss(last)
+    return RaisedException(
+        carried=(*_carried(last, loop), *_kept(models)),
+        in_place=tuple(line for file in files for line in _overwrites(file))[:_LINES],
+        backward_lines=tuple(
+            CodeLine(**_place(last.file, node.lineno)) for node in _calls(scope, "backward")
+        ),
+        step_lines=tuple(_step(node, last, models) for node in _calls(scope, "step")),
+        no_grad=next(filter(None, map(_without_grad, reversed(users))), None),
+        trainable=sum(p.requires_grad for model in models for p in model.parameters())
         if models
         else -1,
-        "weights": [
-            [name, [int(s) for s in weight.shape], int(weight._version)]
+        weights=tuple(
+            (name, tuple(int(s) for s in weight.shape), int(weight._version))
             for model in models
             for name, weight in _weights(model, last)
-        ][:_WEIGHTS],
-    }
-    loss = _loss(last)
-    if loss is not None:
-        name, assigned, inside = loss
-        data["loss"] = {"name": name, "in_loop": inside, **assigned}
-        data["cuts"] = _cuts(last, loop)
-    return data
+        )[:_WEIGHTS],
+        loss=loss,
+        cuts=None if loss is None else _cuts(last, loop),
+    )
 
 
 def _loop(call: Call) -> ast.stmt | None:
@@ -68,7 +76,7 @@ def _loop(call: Call) -> ast.stmt | None:
     return around[-1] if around else None
 
 
-def _without_grad(call: Call) -> Facts:
+def _without_grad(call: Call) -> CodeLine | None:
     """The ``with torch.no_grad()`` around a call, or the decorator of its function."""
     function = function_of(call)
     first = function.lineno if function is not None else 0
@@ -76,11 +84,11 @@ def _without_grad(call: Call) -> Facts:
         if not isinstance(node, ast.With) or not any(map(_switches_off, _contexts(node))):
             continue
         if first <= node.lineno < call.line <= (node.end_lineno or 0):
-            return _line(call.file, node.lineno)
+            return CodeLine(**_place(call.file, node.lineno))
     for decorator in getattr(function, "decorator_list", ()):
         if _switches_off(decorator):
-            return _line(call.file, decorator.lineno)
-    return {}
+            return CodeLine(**_place(call.file, decorator.lineno))
+    return None
 
 
 def _contexts(node: ast.With) -> list[ast.expr]:
@@ -93,9 +101,9 @@ def _switches_off(node: ast.expr) -> bool:
     return word in ("no_grad", "inference_mode")
 
 
-def _step(node: ast.Call, call: Call, models: Sequence[Any]) -> Facts:
+def _step(node: ast.Call, call: Call, models: Sequence[Any]) -> StepLine:
     """A call of ``step``: whose it is, and the weights that it changes."""
-    line = _line(call.file, node.lineno)
+    line = StepLine(**_place(call.file, node.lineno))
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None
     if owner is None:
         return line
@@ -104,7 +112,7 @@ def _step(node: ast.Call, call: Call, models: Sequence[Any]) -> Facts:
     for group in getattr(optimizer, "param_groups", ()) if known(optimizer) else ():
         held |= {id(parameter) for parameter in group["params"]}
     names = [n for model in models for n, weight in _weights(model, call) if id(weight) in held]
-    return {"name": ast.unparse(owner), "changes": names[:_WEIGHTS], **line}
+    return line.replace(name=ast.unparse(owner), changes=tuple(names[:_WEIGHTS]))
 
 
 def _weights(model: Any, call: Call) -> Iterator[tuple[str, Any]]:
@@ -124,7 +132,7 @@ def _calls(loop: ast.stmt | None, name: str) -> list[ast.Call]:
     return found[:_LINES]
 
 
-def _carried(call: Call, loop: ast.stmt | None) -> Iterator[Facts]:
+def _carried(call: Call, loop: ast.stmt | None) -> Iterator[CarriedLine]:
     """Variables that a turn of the loop reads before it writes them, and that hold a graph."""
     if loop is None:
         return
@@ -148,7 +156,7 @@ def _carried(call: Call, loop: ast.stmt | None) -> Iterator[Facts]:
             continue
         value = value_of(cast("ast.expr", ast.parse(name, mode="eval").body), call)
         if has_graph(value):
-            yield {"name": name, **_line(call.file, line)}
+            yield CarriedLine(name=name, **_place(call.file, line))
 
 
 def _first_write(body: Sequence[ast.stmt], name: str) -> int:
@@ -163,7 +171,7 @@ def _first_write(body: Sequence[ast.stmt], name: str) -> int:
     return min(lines, default=1 << 60)
 
 
-def _kept(models: Iterable[Any]) -> Iterator[Facts]:
+def _kept(models: Iterable[Any]) -> Iterator[CarriedLine]:
     """Attributes of modules that hold a graph: a state that outlives its step."""
     for model in models:
         for path, module in model.named_modules():
@@ -171,8 +179,8 @@ def _kept(models: Iterable[Any]) -> Iterator[Facts]:
                 if not name.startswith("_") and has_graph(value):
                     file = file_of_class(type(module))
                     line = attribute_line(file, name)
-                    place = _line(file, line) if line else {}
-                    yield {"name": ".".join(filter(None, ["self", name])), "path": path, **place}
+                    place = _place(file, line) if line else {}
+                    yield CarriedLine(name=f"self.{name}", path=path, **place)
 
 
 def has_graph(value: Any, depth: int = 0) -> bool:
@@ -193,7 +201,7 @@ def _files(models: Iterable[Any]) -> Iterator[str]:
                 yield file
 
 
-def _overwrites(file: str) -> Iterator[Facts]:
+def _overwrites(file: str) -> Iterator[OverwritingLine]:
     """Lines of a file that change a tensor in place, and the line that made it."""
     for node, _, functions in statements(file):
         target, how = _overwritten(node)
@@ -203,7 +211,7 @@ def _overwrites(file: str) -> Iterator[Facts]:
         # A number that is counted looks the same: what is overwritten was computed by a call.
         if how == "augmented" and "(" not in made:
             continue
-        yield {"name": target, "how": how, "made": made, **_line(file, node.lineno)}
+        yield OverwritingLine(name=target, how=how, made=made, **_place(file, node.lineno))
 
 
 def _overwritten(node: ast.stmt) -> tuple[str, str]:
@@ -248,8 +256,8 @@ def _maker(file: str, node: ast.stmt, target: str, functions: tuple[str, ...]) -
     return best[:160]
 
 
-def _loss(call: Call) -> tuple[str, Facts, bool] | None:
-    """The name that backward is called on, the line that made it, whether inside the loop."""
+def _loss(call: Call) -> LossLine | None:
+    """The name that backward is called on, and the line that made it."""
     node = call.expression() or call.statement()
     for part in ast.walk(node) if node is not None else ():
         if isinstance(part, ast.Call) and called(part) == "backward":
@@ -260,7 +268,8 @@ def _loss(call: Call) -> tuple[str, Facts, bool] | None:
                 made = assigned_before(owner.id, call)
                 loop = _loop(call)
                 inside = made is not None and loop is not None and made.lineno >= loop.lineno
-                return owner.id, _line(call.file, made.lineno) if made else {}, inside
+                place = _place(call.file, made.lineno) if made else {}
+                return LossLine(name=owner.id, in_loop=inside, **place)
     return None
 
 
@@ -268,9 +277,9 @@ _CUTS = {"detach", "item", "numpy", "tolist", "argmax", "no_grad", "inference_mo
          "tensor", "from_numpy", "round", "sign", "requires_grad_", "as_tensor"}  # fmt: skip
 
 
-def _cuts(call: Call, loop: ast.stmt | None) -> list[Facts]:
+def _cuts(call: Call, loop: ast.stmt | None) -> tuple[CutLine, ...]:
     """Lines of the loop, or of the function, that cut the graph."""
-    found: list[Facts] = []
+    found: list[CutLine] = []
     first, last = (loop.lineno, call.line) if loop is not None else (0, call.line)
     for node, _, _ in statements(call.file):
         if not first <= node.lineno < last or (hasattr(node, "body") and node is loop):
@@ -279,11 +288,12 @@ def _cuts(call: Call, loop: ast.stmt | None) -> list[Facts]:
         for part in (p for each in parts for p in ast.walk(each)):
             word = called(part) if isinstance(part, ast.Call) else getattr(part, "attr", "")
             if word in _CUTS:
-                found.append({"what": word, **_line(call.file, node.lineno)})
+                found.append(CutLine(what=word, **_place(call.file, node.lineno)))
                 break
-    return found[:_LINES]
+    return tuple(found[:_LINES])
 
 
-def _line(file: str, line: int) -> Facts:
+def _place(file: str, line: int) -> dict[str, Any]:
+    """The fields of a ``CodeLine`` that say where it stands."""
     code = " ".join(source_of(file, line).code.split())
     return {"file": from_here(file), "line": line, "code": code[:160]}

@@ -7,26 +7,27 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from ...records.crash import CrashValue
 from .traceback_frames import Call
-from .values import Facts, described, is_module, is_tensor
+from .values import described, is_module, is_tensor
 
 _MISSING = object()
 _NAMED = 12
 
 
-def operands(call: Call) -> list[Facts]:
+def operands(call: Call) -> tuple[CrashValue, ...]:
     """The values in the failing expression, or in the statement where that is not known."""
     node = call.expression() or call.statement()
     if node is None:
-        return []
-    found: dict[str, Facts] = {}
+        return ()
+    found: dict[str, CrashValue] = {}
     for name, value in _values(node, call):
         if name in found or inspect.ismodule(value) or inspect.isclass(value):
             continue
         if callable(value) and not is_module(value) and not is_tensor(value):
             continue
         found[name] = described(name, value)
-    return list(found.values())[:_NAMED]
+    return tuple(found.values())[:_NAMED]
 
 
 def value_of(node: ast.expr, call: Call) -> Any:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import linecache
 from collections.abc import Sequence
 from typing import Any
 
+from ...records.crash import CodeLine
 from ..source.excerpts import source_of
 from ..source.files import from_here, kind_of
 from ..source.loops import nodes_of, statements
 from ..source.slicing import called, writes
 from .operands import known, value_of
 from .traceback_frames import Call
-from .values import Facts, is_module, is_tensor
+from .values import is_module, is_tensor
 
 _CALLERS = 6
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def origin(name: str, calls: Sequence[Call]) -> Facts | None:
+def origin(name: str, calls: Sequence[Call]) -> CodeLine | None:
     """Where a name of the last call got its value: there, or in the call that passed it on."""
     users = [call for call in calls if call.is_users][-_CALLERS:]
     asked = name  # callers may have another name for it
@@ -41,7 +43,7 @@ def assigned_before(name: str, call: Call) -> ast.stmt | None:
     return _assigned(name, call, function_of(call))
 
 
-def made_at(module: Any, calls: Sequence[Call]) -> tuple[str, Facts | None]:
+def made_at(module: Any, calls: Sequence[Call]) -> tuple[str, CodeLine | None]:
     """The path of a module in its model, and the line that makes it where that can be told."""
     for call in calls:
         owner: Any = call.frame.f_locals.get("self")
@@ -62,29 +64,30 @@ def made_at(module: Any, calls: Sequence[Call]) -> tuple[str, Facts | None]:
     return "", None
 
 
-def reshapes(calls: Sequence[Call]) -> list[Facts]:
+def reshapes(calls: Sequence[Call]) -> tuple[CodeLine, ...]:
     """Lines of the script and of its models that fold values into the batch: ``view(-1, N)``."""
     users = [call for call in calls if call.is_users]
     held = [v for call in users for v in list(call.frame.f_locals.values()) if is_module(v)]
     parts = [part for module in held[:4] for part in module.modules()]
     models = (file_of_class(type(part)) for part in parts)
     files = dict.fromkeys([*models, *(call.file for call in reversed(users))])
-    return [
+    found = (
         _line(file, node.lineno, "")
         for file in files
         if kind_of(file) == "user"
         for node in nodes_of(file)
         if isinstance(node, ast.Call) and called(node) in ("view", "reshape")
         if len(node.args) > 1 and ast.unparse(node.args[0]) == "-1"
-    ][:4]
+    )
+    return tuple(itertools.islice(found, 4))
 
 
-def plain_attributes(call: Call) -> list[Facts]:
+def plain_attributes(call: Call) -> tuple[CodeLine, ...]:
     """Tensors of the failing expression that a module holds beside its parameters and buffers.
 
     ``.to(device)``, ``.half()`` and ``to_empty`` leave them as they are.
     """
-    found: dict[str, Facts] = {}
+    found: dict[str, CodeLine] = {}
     for part in ast.walk(call.expression() or call.statement() or ast.Pass()):
         if not isinstance(part, ast.Attribute):
             continue
@@ -92,8 +95,8 @@ def plain_attributes(call: Call) -> list[Facts]:
         if known(owner) and is_module(owner) and is_tensor(vars(owner).get(part.attr)):
             name, file = ast.unparse(part), file_of_class(type(owner))
             line = attribute_line(file, part.attr)
-            found[name] = _line(file, line, name) if line else {"name": name}
-    return list(found.values())
+            found[name] = _line(file, line, name) if line else CodeLine(name=name)
+    return tuple(found.values())
 
 
 def attribute_line(file: str, name: str) -> int:
@@ -109,7 +112,7 @@ def attribute_line(file: str, name: str) -> int:
     return max(found, default=0)
 
 
-def _construction(root: Any, path: str, calls: Sequence[Call]) -> Facts | None:
+def _construction(root: Any, path: str, calls: Sequence[Call]) -> CodeLine | None:
     """The line of the class of the user's that is nearest to the module, or of a variable."""
     parts = path.split(".") if path else []
     owners = [root]
@@ -152,7 +155,7 @@ def _path(root: Any, path: str, calls: Sequence[Call]) -> str:
     return path
 
 
-def _by_variable(name: str, path: str, call: Call) -> Facts | None:
+def _by_variable(name: str, path: str, call: Call) -> CodeLine | None:
     function = function_of(call)
     assigned = _assigned(name, call, function)
     if assigned is None:
@@ -258,12 +261,12 @@ def _name(node: ast.expr) -> str | None:
     return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else None
 
 
-def _line(file: str, line: int, name: str) -> Facts:
+def _line(file: str, line: int, name: str) -> CodeLine:
     source = source_of(file, line)
     # Of a statement of many lines the one that is meant.
     text = source.code if source.start == line else linecache.getline(file, line)
     code = " ".join(text.split())
-    return {"name": name, "file": from_here(file), "line": line, "code": code[:160]}
+    return CodeLine(name=name, file=from_here(file), line=line, code=code[:160])
 
 
 def names_in(call: Call) -> list[str]:

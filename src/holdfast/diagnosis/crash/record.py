@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ...records.crash import RaisedException
 from ...run import Recorder
-from .values import Facts
 
 
 def ends_the_run(error: object) -> bool:
@@ -14,7 +14,7 @@ def ends_the_run(error: object) -> bool:
     return isinstance(error, Exception) and type(error).__name__ != "ChildFailedError"
 
 
-def record(recorder: Recorder, step: int, facts: Facts) -> None:
+def record(recorder: Recorder, step: int, facts: RaisedException) -> None:
     """Write both."""
-    recorder.event("exception", step, facts)
-    recorder.run.write_traceback(recorder.lane, str(facts.get("traceback") or ""))
+    recorder.event(RaisedException.kind, step, facts.to_dict())
+    recorder.run.write_traceback(recorder.lane, facts.traceback or "")

@@ -5,16 +5,17 @@ Read when a loader worker is already dead: what it alone held in shared memory i
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from ...records.crash import RaisedException, SharedMemory, ShorterFile
 from ...redaction import redact_text
 from ..source.files import from_here
 from .traceback_frames import Call
-from .values import Facts, is_tensor
+from .values import is_tensor
 
 _SHARED = "/dev/shm"
 _MAPS = Path("/proc/self/maps")
@@ -22,23 +23,23 @@ _MAPS = Path("/proc/self/maps")
 _NAMED = 4
 
 
-def bus_error(calls: Sequence[Call], workers: int) -> Facts:
+def bus_error(calls: Sequence[Call], workers: int, found: RaisedException) -> RaisedException:
     """Room for shared memory, what the batches on their way need of it, and shorter files."""
-    facts: Facts = {}
     if os.path.isdir(_SHARED):
         left = os.statvfs(_SHARED)
         size, free = left.f_blocks * left.f_frsize, left.f_bavail * left.f_frsize
-        facts["shared_memory"] = {"bytes": size, "free": free}
+        found = found.replace(shared_memory=SharedMemory(bytes=size, free=free))
     if largest := _largest_tensor(calls):
         # As many batches as the loader has asked of its workers, and one more of each.
         ahead = next((a for call in reversed(calls) if (a := _prefetched(call))), 2)
-        facts["shared_memory_needed"] = largest * max(1, workers) * (ahead + 1)
+        found = found.replace(shared_memory_needed=largest * max(1, workers) * (ahead + 1))
     if _MAPS.exists():
-        facts["shorter_files"] = list(shorter_files(_MAPS.read_text(errors="replace")))[:_NAMED]
-    return facts
+        shorter = itertools.islice(shorter_files(_MAPS.read_text(errors="replace")), _NAMED)
+        found = found.replace(shorter_files=tuple(shorter))
+    return found
 
 
-def shorter_files(maps: str) -> Iterator[dict[str, Any]]:
+def shorter_files(maps: str) -> Iterator[ShorterFile]:
     """Files that end before the memory map that reads them, by ``/proc/self/maps``.
 
     A worker that was forked has the same maps of what its dataset held before.
@@ -58,7 +59,8 @@ def shorter_files(maps: str) -> Iterator[dict[str, Any]]:
             continue
         # A map has whole pages, and the last one may be filled by the file in part.
         if str(found.st_ino) == inode and 0 <= found.st_size <= end - mmap.PAGESIZE:
-            yield {"file": redact_text(from_here(path)), "bytes": found.st_size, "mapped": end}
+            file = redact_text(from_here(path))
+            yield ShorterFile(file=file, bytes=found.st_size, mapped=end)
 
 
 def _largest_tensor(calls: Sequence[Call]) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...records.crash import SwallowedException
 from ...redaction import redact_text
 from ..dynamo import hide
 from ..source.loops import statements
@@ -103,15 +104,13 @@ class SwallowedErrors:
         ):
             last = swallowed[-1]
             self.due = sys.maxsize
-            self._record(
-                "swallowed_exception",
-                {
-                    **place_told(last.file, last.line),
-                    "type": last.type,
-                    "message": redact_text(last.message[:4000])[:400],
-                    "batches": self.batches - 1,
-                },
+            found = SwallowedException(
+                **place_told(last.file, last.line),
+                type=last.type,
+                message=redact_text(last.message[:4000])[:400],
+                batches=self.batches - 1,
             )
+            self._record(found.kind, found.to_dict())
 
     def _end(self) -> None:
         if sys.gettrace() == self._call:

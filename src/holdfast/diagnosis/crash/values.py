@@ -10,9 +10,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from ...records.crash import CrashValue
 from ...redaction import HIDDEN, hides, is_secret, redact_text
-
-Facts = dict[str, Any]
 
 _TEXT = 80
 _SEARCHED_TEXT = 4096
@@ -36,57 +35,52 @@ def is_module(value: object) -> bool:
     return nn is not None and isinstance(value, nn.Module)
 
 
-def tensor_facts(name: str, tensor: Any) -> Facts:
+def of_tensor(name: str, tensor: Any) -> CrashValue:
     """Shape, dtype and device; of whole numbers on the CPU also the smallest and the largest."""
-    facts: Facts = {
-        "name": name,
-        "shape": [int(size) for size in tensor.shape],
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "device": str(tensor.device),
-        "grad": bool(tensor.requires_grad),
-    }
-    if tensor.grad_fn is not None:
-        facts["made_by"] = type(tensor.grad_fn).__name__
+    value = CrashValue(
+        name=name,
+        shape=tuple(int(size) for size in tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        device=str(tensor.device),
+        grad=bool(tensor.requires_grad),
+        made_by=None if tensor.grad_fn is None else type(tensor.grad_fn).__name__,
+    )
     whole = not tensor.is_floating_point() and not tensor.is_complex()
-    if whole and tensor.is_cpu and 0 < tensor.numel() <= _SEARCHED and "bool" not in facts["dtype"]:
-        flat = tensor.detach().reshape(-1)
-        rows = max(1, flat.numel() // max(1, int(tensor.shape[0]))) if tensor.dim() else 1
-        for word, at in (("min", int(flat.argmin())), ("max", int(flat.argmax()))):
-            facts[word], facts[f"{word}_row"] = int(flat[at]), at // rows
-    return facts
+    whole = whole and tensor.dtype is not sys.modules["torch"].bool
+    if not whole or not tensor.is_cpu or not 0 < tensor.numel() <= _SEARCHED:
+        return value
+    flat = tensor.detach().reshape(-1)
+    rows = max(1, flat.numel() // max(1, int(tensor.shape[0]))) if tensor.dim() else 1
+    low, high = int(flat.argmin()), int(flat.argmax())
+    return value.replace(
+        min=int(flat[low]), min_row=low // rows, max=int(flat[high]), max_row=high // rows
+    )
 
 
-def array_facts(name: str, array: Any) -> Facts:
+def of_array(name: str, array: Any) -> CrashValue:
     """Shape and dtype of an array of numpy."""
-    return {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "device": "numpy"}
+    return CrashValue(name=name, shape=tuple(array.shape), dtype=str(array.dtype), device="numpy")
 
 
-def module_facts(name: str, module: Any) -> Facts:
-    """Class and weights of a module."""
+def of_module(name: str, module: Any) -> CrashValue:
+    """Class and weights of a module, and whether it was trained: gradients, changes of a weight."""
     weights = first_few(module.named_parameters(), _WEIGHTS)
-    return {
-        "name": name,
-        "module": type(module).__name__,
-        "repr": _repr(module),
-        "weights": {key: [int(size) for size in weight.shape] for key, weight in weights},
-        "dtype": next((str(w.dtype).removeprefix("torch.") for _, w in weights), ""),
-        "device": next((str(w.device) for _, w in weights), ""),
-        "training": bool(module.training),
-        **_use(weights),
-        "lists": [
+    return CrashValue(
+        name=name,
+        module=type(module).__name__,
+        repr=_repr(module),
+        weights={key: tuple(int(size) for size in weight.shape) for key, weight in weights},
+        dtype=next((str(w.dtype).removeprefix("torch.") for _, w in weights), ""),
+        device=next((str(w.device) for _, w in weights), ""),
+        training=bool(module.training),
+        graded=any(w.grad is not None for _, w in weights) if weights else None,
+        changed=int(weights[0][1]._version) if weights else None,
+        lists=tuple(
             key
             for key, held in vars(module).items()
             if isinstance(held, list | tuple | dict) and not key.startswith("_") and _hides(held)
-        ],
-    }
-
-
-def _use(weights: list[Any]) -> Facts:
-    """Whether a gradient has come to a module, and how often its first weight was changed."""
-    if not weights:
-        return {}
-    changed = int(weights[0][1]._version)
-    return {"graded": any(w.grad is not None for _, w in weights), "changed": changed}
+        ),
+    )
 
 
 def _hides(held: Any) -> bool:
@@ -100,34 +94,34 @@ def first_few(values: Iterator[Any], count: int) -> list[Any]:
     return [value for _, value in zip(range(count), values, strict=False)]
 
 
-def described(name: str, value: object) -> Facts:
+def described(name: str, value: object) -> CrashValue:
     """A value of any kind: a tensor, an array, a module, or a short text about it."""
     try:
         return _described(name, value)
     except Exception:  # a fake tensor, a broken proxy: its name and type are known all the same
-        return {"name": name, "value": type(value).__name__, "type": type(value).__name__}
+        return CrashValue(name=name, value=type(value).__name__, type=type(value).__name__)
 
 
-def _described(name: str, value: object) -> Facts:
+def _described(name: str, value: object) -> CrashValue:
     if is_tensor(value):
-        return tensor_facts(name, value)
+        return of_tensor(name, value)
     if type(value).__module__ == "numpy" and hasattr(value, "shape") and hasattr(value, "dtype"):
-        return array_facts(name, value)
+        return of_array(name, value)
     if is_module(value):
-        return module_facts(name, value)
-    facts: Facts = {"name": name, "value": in_words(name, value), "type": type(value).__name__}
-    if isinstance(value, dict) and (parts := _tensor_bytes(cast("dict[Any, Any]", value))):
-        facts["parts"] = parts
-    return facts
+        return of_module(name, value)
+    parts = _tensor_bytes(cast("dict[Any, Any]", value)) if isinstance(value, dict) else ()
+    return CrashValue(
+        name=name, value=in_words(name, value), type=type(value).__name__, parts=parts or None
+    )
 
 
-def _tensor_bytes(held: dict[Any, Any]) -> list[list[Any]]:
+def _tensor_bytes(held: dict[Any, Any]) -> tuple[tuple[str, int], ...]:
     """Entries of a dictionary by the bytes of the tensors in them, the largest first."""
     sizes = [
-        [str(key)[:40], sum(t.numel() * t.element_size() for t in _tensors(value))]
+        (str(key)[:40], sum(t.numel() * t.element_size() for t in _tensors(value)))
         for key, value in first_few(iter(held.items()), _SEARCHED_ENTRIES)
     ]
-    return sorted((s for s in sizes if s[1]), key=lambda pair: -pair[1])[:4]
+    return tuple(sorted((s for s in sizes if s[1]), key=lambda pair: -pair[1])[:4])
 
 
 def _tensors(held: Any, depth: int = 4) -> Iterator[Any]:
@@ -155,9 +149,9 @@ def in_words(name: str, value: object) -> str:
     return type(value).__name__
 
 
-def local_facts(variables: Mapping[str, Any]) -> list[Facts]:
+def local_values(variables: Mapping[str, Any]) -> tuple[CrashValue, ...]:
     """The variables of a function that say something: tensors first, then plain values."""
-    found: list[tuple[int, Facts]] = []
+    found: list[tuple[int, CrashValue]] = []
     for name, value in variables.items():
         if name.startswith("__") or (callable(value) and not is_module(value)):
             continue
@@ -169,7 +163,7 @@ def local_facts(variables: Mapping[str, Any]) -> list[Facts]:
             continue
         found.append((order, described(name, value)))
     found.sort(key=lambda pair: pair[0])
-    return [facts for _, facts in found[:_ENTRIES]]
+    return tuple(value for _, value in found[:_ENTRIES])
 
 
 def _collection(name: str, value: Any) -> str:

@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...records.crash import RaisedException
 from .traceback_frames import Call
-from .values import Facts
 
 ATTRIBUTE = "_holdfast_facts"
 
 
-def carry(wrapper: Any, facts: Facts) -> None:
+def carry(wrapper: Any, facts: RaisedException) -> None:
     """Attach the facts to what torch sends; the traceback is in its text anyway."""
-    setattr(wrapper, ATTRIBUTE, {k: v for k, v in facts.items() if k != "traceback"})
+    setattr(wrapper, ATTRIBUTE, facts.replace(traceback=None))
 
 
-def noted(calls: Sequence[Call]) -> Facts | None:
+def noted(calls: Sequence[Call]) -> RaisedException | None:
     """The facts from the worker whose error these calls raise again; None for any other."""
     for call in reversed(calls):
         if call.function == "reraise":
             found = getattr(call.frame.f_locals.get("self"), ATTRIBUTE, None)
-            if isinstance(found, dict):
-                return dict[str, Any](found)
+            if isinstance(found, RaisedException):
+                return found
     return None

@@ -70,9 +70,11 @@ class EndHooks(EnginePart):
         found = found or []
         # Out of memory is the memory watcher's to explain.
         ran_out = any(isinstance(record, MemoryRanOut) for record in found)
-        facts |= {"explained": "memory" if ran_out else "", "steps": self._position.steps}
-        if gave_up is not None:
-            facts |= {"gave_up": str(gave_up)}
+        facts = facts.replace(
+            explained="memory" if ran_out else "",
+            steps=self._position.steps,
+            gave_up=None if gave_up is None else str(gave_up),
+        )
         following = self._training.iteration + 1
         others = [(record.kind, following, record.to_dict()) for record in found]
         return LastWords.of(error, self._position.steps, facts, others)
