@@ -24,11 +24,11 @@ from ..watching.test_resume import Loop
 
 
 def written(run: Run) -> list[Kind]:
-    """The records of this theme in a run folder."""
+    """The records of this theme in a run folder, and what left a loop."""
     found: list[Kind] = []
     for event in (e for lane in run.lanes() for e in LaneReader(run, lane).events()):
         kind = KINDS.get(event.kind)
-        if kind is not None and kind.__module__ == resuming.__name__:
+        if kind is LeftLoop or (kind is not None and kind.__module__ == resuming.__name__):
             record = kind.from_dict(event.data)
             assert kind.from_dict(record.to_dict()) == record == event.record
             found.append(record)
