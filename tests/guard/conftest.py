@@ -14,10 +14,10 @@ from holdfast.boot import patches
 from holdfast.config import Settings, WatcherSettings
 from holdfast.guard.engine import Engine
 from holdfast.guard.stretch import Stretch
-from holdfast.probes import STEP_COLUMNS
+from holdfast.records.columns import COLUMNS
 from holdfast.run import Table
 
-STEP_DTYPE = np.dtype([("step", "<i8"), ("time", "<f8"), *((c, "<f4") for c in STEP_COLUMNS)])
+STEP_DTYPE = np.dtype([("step", "<i8"), ("time", "<f8"), *((c, "<f4") for c in COLUMNS)])
 
 
 class MemoryRing:

@@ -21,12 +21,12 @@ from torch.optim import Optimizer
 from ..config import QuarantineSettings
 from ..diagnosis.nonfinite.provenance import Scene, addresses
 from ..diagnosis.source.origins import Origins
-from ..probes import STEP_COLUMNS
 from ..probes._host_norms import plain, read_on_host
 from ..probes.batches import Batch, LoaderLedger
 from ..probes.comparable import Comparability
 from ..probes.model_state import clean
 from ..probes.ranks import ranks
+from ..records.columns import COLUMNS
 from ..recovery.out_of_memory import OutOfMemory
 from ..run import Recorder, Table
 from .bad_batches import BadBatches
@@ -92,7 +92,7 @@ class GuardedTraining:
                 # Cannot write: guarding goes on, the parent reports the empty lane.
                 self._dead = True
                 raise
-            self.steps = self.recorder.table("steps", list(STEP_COLUMNS))
+            self.steps = self.recorder.table("steps", list(COLUMNS))
             self.recorder.event("start", 0, _environment(self.recorder.rank))
             if acts:
                 self.recorder.event("policy", 0, {"rules": self._policy})
