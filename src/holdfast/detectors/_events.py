@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..records.steps import Comparable
 from ..types import Event, Finding, Severity
 from ._window import HISTORY, Mask, Window, optimizer
 from .base import Detector
@@ -122,8 +123,9 @@ def stopped(detector: Detector, window: Window, advice: str) -> Finding | None:
 
 def not_comparable(window: Window) -> str:
     """Why losses cannot be compared at the judged row; empty where they can."""
-    said = next(iter(_events(window, "comparable")), None)
-    return "" if said is None else str(said.data.get("why") or "")
+    said = (Comparable.of(event) for event in _events(window, Comparable.kind))
+    newest = next(filter(None, said), None)
+    return "" if newest is None else newest.why
 
 
 def number(event: Event, name: str) -> float:

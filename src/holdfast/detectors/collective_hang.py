@@ -203,7 +203,7 @@ class CollectiveHang(RankDetector):
 
 
 def _on_devices(lanes: Sequence[Lane]) -> bool:
-    return any("nccl" in str(lane.facts.get("backend")) for lane in lanes)
+    return any("nccl" in lane.facts.backend for lane in lanes)
 
 
 def _told(lane: Lane) -> Finding | None:
@@ -229,7 +229,7 @@ def _waits(lane: Lane, data: Mapping[str, Any]) -> bool:
     frames = cast("list[list[Any]]", given) if isinstance(given, list) else []
     if any(part in str(frame[0]) for frame in frames for part in _COLLECTIVES):
         return True
-    reduces = bool(lane.facts.get("wrapper")) and number(data, "cpu") < 0.5
+    reduces = bool(lane.facts.wrapper) and number(data, "cpu") < 0.5
     return reduces and any(_BACKWARD in str(frame[2]) for frame in frames if len(frame) > 2)
 
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from ..config import yaml_values
 from ..errors import HoldfastError
+from ..records import records_of
+from ..records.run import Start
 from ..redaction import redact_command, redact_text
 from ..report.rescue_words import rescue_of
 from ..run import Rows, Run
@@ -137,14 +139,14 @@ def about_run(
     """What is known of a run once it has begun."""
     meta = run.meta
     params = dict(flat(_settings(run)))
-    start, setup = _first(events, "start"), _first(events, "setup")
+    start, setup = next(records_of(Start, events), Start()), _first(events, "setup")
     resumed = next((event for event in events if event.kind == "resume"), None)
     params |= {
         "version.holdfast": str(meta.get("holdfast", "")),
         "version.python": str(meta.get("python", "")),
-        "version.torch": str(start.get("torch", "")),
-        "device": str(start.get("device", "")),
-        "world_size": str(start.get("world", 1)),
+        "version.torch": start.torch,
+        "device": start.device,
+        "world_size": str(1 if start.world is None else start.world),
         "resumed": "no" if resumed is None else f"at step {resumed.step}",
     }
     params |= {f"setup.{key}": str(value) for key, value in setup.items()}

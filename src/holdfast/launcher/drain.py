@@ -17,6 +17,8 @@ from ..detectors import Detector
 from ..detectors.judge import Judge, Key
 from ..errors import HoldfastError
 from ..policy import Policy
+from ..records.base import event_from
+from ..records.run import Dropped
 from ..report.ending import SIGNAL
 from ..report.live import Live, start_line
 from ..run import (
@@ -272,15 +274,7 @@ class Drain:
         if lane.ring.dropped > lane.dropped:
             lane.dropped = lane.ring.dropped
             lane.writer.write_events(
-                [
-                    Event(
-                        time=time.time(),
-                        rank=lane.judge.rank,
-                        step=0,
-                        kind="dropped",
-                        data={"records": lane.dropped},
-                    )
-                ]
+                [event_from(0, Dropped(records=lane.dropped), lane.judge.rank)]
             )
         resumed = [event.step for event in taken.events if event.kind == "resume"]
         lane.resumed = max([lane.resumed, *resumed])

@@ -11,7 +11,9 @@ from __future__ import annotations
 import statistics
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+
+from ..records.run import SparedTime
 
 _EVERY = 16
 """Steps from one with a clock to the next; every second one goes torch's own way."""
@@ -29,7 +31,7 @@ class Spared:
         tell: what was found, whenever it is worth it.
     """
 
-    def __init__(self, tell: Callable[[Mapping[str, float]], None]) -> None:
+    def __init__(self, tell: Callable[[SparedTime], None]) -> None:
         self.timed = self.own = False
         """Whether the step at work has a clock, and whether it goes torch's own way."""
         self._tell = tell
@@ -68,4 +70,4 @@ class Spared:
         self._next = 2 * samples
         # Whatever comes between them makes some longer, and none shorter.
         own, short = (statistics.quantiles(self._found[way], n=4)[0] for way in (True, False))
-        self._tell({"seconds": max(0.0, own - short), "own": own, "samples": samples})
+        self._tell(SparedTime(seconds=max(0.0, own - short), own=own, samples=samples))

@@ -14,6 +14,7 @@ from typing import Any
 from ..policy import Policy
 from ..probes.baseline import NORM
 from ..probes.step_record import StepRecord
+from ..records.steps import Clipping
 from ..suspicion import DamageWatch, Suspicion
 from .restoring import Restoring
 from .stopping import Ending
@@ -100,11 +101,11 @@ class Judging:
         if not on:
             used = "such norms are frequent in this run"
             why = used if record.outlier else "norms are back at their baseline"
-        data = {"opt": guard.index, "on": on, "limit": record.row["norm_limit"], "why": why}
+        change = Clipping(opt=guard.index, on=on, limit=record.row["norm_limit"], why=why)
         if several:
-            self._together.ask(CLIP, data, hasty=on)
+            self._together.ask(CLIP, change.to_dict(), hasty=on)
         else:
-            self._training.record_at("clipping", record.step, data)
+            self._training.record_at(record.step, change)
 
     def _ask(self, record: StepRecord) -> Ending | None:
         """A step was skipped: decide whether that may go on."""

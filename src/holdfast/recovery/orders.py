@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+from ..records.steps import Clipping
 from .agreement import Agreed, Facts
 from .checkpoints import AutomaticCheckpoints
 from .judging import Judging
@@ -88,8 +89,9 @@ class Orders:
         calm = all(one["calm"] for one in every)
         if kind == CLIP:
             guards = {guard.index: guard for _, guard in self._training.guards()}
-            guards[facts["opt"]].outliers.agreed_to_clip = facts["on"]
-            self._training.record_at("clipping", step + 1, {**facts, "asked_by": asked_by})
+            change = Clipping.from_dict(facts).replace(asked_by=asked_by)
+            guards[change.opt].outliers.agreed_to_clip = change.on
+            self._training.record_at(step + 1, change)
         elif kind == OUTLIERS:
             self._training.comparability.agreed = facts["skip"]
         elif kind == PACE:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ..records import records_of
+from ..records.steps import Clipping
 from ..run import LaneData
 from ..types import Event
 from . import words
@@ -38,7 +40,7 @@ def interventions(lanes: Sequence[LaneData], rollbacks: int) -> str:
     skipped = sum(map(_exploded, lanes))
     if skipped:
         parts.append(f"skipped {words.plural(skipped, 'step')} with exploding gradients")
-    clipped = any(event.kind == "clipping" and event.data.get("on") is True for event in events)
+    clipped = any(change.on for change in records_of(Clipping, events))
     if clipped:
         parts.append("clipped gradients for a while")
     if skipped or clipped:

@@ -8,11 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar
 
 from ..harmless import visible
+from ..records import Kind
+from ..records.steps import Clipping, Quarantined, ScalerChange, SkippedBatch, Unreadable
 from ..types import Event
 from . import words
+
+K = TypeVar("K", bound=Kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +37,7 @@ class Rescue:
 def rescue_of(event: Event) -> Rescue | None:
     """Wording of an event; None for events that are no recovery action."""
     describe = _WORDS.get(event.kind)
-    return None if describe is None else describe(event.data)
+    return None if describe is None else describe(event)
 
 
 def number_in(data: Mapping[str, Any], name: str) -> float:
@@ -46,7 +50,11 @@ def number_in(data: Mapping[str, Any], name: str) -> float:
 
 def text_in(data: Mapping[str, Any], name: str) -> str:
     """Words of an event, fit to be shown on one line; empty where there are none."""
-    value = data.get(name)
+    return shown(data.get(name))
+
+
+def shown(value: object) -> str:
+    """A value, fit to be shown on one line; empty for None."""
     return "" if value is None else words.clip(" ".join(visible(str(value)).split()), 300)
 
 
@@ -117,11 +125,11 @@ def _new_task(data: Mapping[str, Any]) -> Rescue:
     return Rescue(what="forgot its baselines", why="it was told that a new task begins")
 
 
-def _clipping(data: Mapping[str, Any]) -> Rescue:
-    why = text_in(data, "why")
-    if data.get("on") is False:
+def _clipping(change: Clipping) -> Rescue:
+    why = shown(change.why)
+    if not change.on:
         return Rescue(what="ended automatic clipping", why=why, variant="off")
-    limit = words.figure(number_in(data, "limit"))
+    limit = words.figure(math.nan if change.limit is None else change.limit)
     return Rescue(what=f"began to clip gradients at a norm of {limit}", why=why)
 
 
@@ -172,25 +180,24 @@ def _snapshots(data: Mapping[str, Any]) -> Rescue:
     )
 
 
-def _quarantine(data: Mapping[str, Any]) -> Rescue:
-    file = text_in(data, "file")
-    name = f"{text_in(data, 'index') or 'unknown'}{f' ({file})' if file else ''}"
-    return Rescue(what=f"quarantined sample {name}", why=text_in(data, "reason"))
+def _quarantine(sample: Quarantined) -> Rescue:
+    file = shown(sample.file)
+    name = f"{shown(sample.index) or 'unknown'}{f' ({file})' if file else ''}"
+    return Rescue(what=f"quarantined sample {name}", why=shown(sample.reason))
 
 
-def _skipped_batch(data: Mapping[str, Any]) -> Rescue:
-    given = data.get("samples")
-    samples = [str(one) for one in cast("list[Any]", given)] if isinstance(given, list) else []
+def _skipped_batch(batch: SkippedBatch) -> Rescue:
+    samples = [str(one) for one in batch.samples]
     few = ", ".join(samples[:8]) + (", …" if len(samples) > 8 else "")
     return Rescue(what=f"skipped the batch of samples {few}", why="it has ended the run twice")
 
 
-def _unreadable(data: Mapping[str, Any]) -> Rescue:
-    file = text_in(data, "path")
-    name = f"sample {text_in(data, 'index')}{f' ({file})' if file else ''}"
-    if data.get("replaced") is not True:
-        return Rescue(what=f"read {name} again", why=f"after {_error(data)}", variant="again")
-    return Rescue(what=f"put another sample in the place of {name}", why=_error(data))
+def _unreadable(sample: Unreadable) -> Rescue:
+    file = shown(sample.path)
+    name = f"sample {shown(sample.index)}{f' ({file})' if file else ''}"
+    if not sample.replaced:
+        return Rescue(what=f"read {name} again", why=f"after {_error(sample)}", variant="again")
+    return Rescue(what=f"put another sample in the place of {name}", why=_error(sample))
 
 
 def _split(data: Mapping[str, Any]) -> Rescue:
@@ -227,13 +234,13 @@ def _lost_step(data: Mapping[str, Any]) -> Rescue:
     )
 
 
-def _error(data: Mapping[str, Any]) -> str:
-    said = (text_in(data, "message").splitlines() or [""])[0]
-    return f"{text_in(data, 'type')}: {said}" if said else text_in(data, "type")
+def _error(sample: Unreadable) -> str:
+    said = (shown(sample.message).splitlines() or [""])[0]
+    return f"{shown(sample.type)}: {said}" if said else shown(sample.type)
 
 
-def _scaler(data: Mapping[str, Any]) -> Rescue:
-    what, scale = text_in(data, "what"), words.figure(number_in(data, "scale"))
+def _scaler(change: ScalerChange) -> Rescue:
+    what, scale = shown(change.what), words.figure(change.scale)
     if what == "policy":
         return Rescue(
             what=f"made the GradScaler grow slower, from a scale of {scale}", variant=what
@@ -250,23 +257,39 @@ def _resume(data: Mapping[str, Any]) -> Rescue:
     return Rescue(what=f"resumed at step {step}, {exact}", why=f"from {file}" if file else "")
 
 
-_WORDS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
-    "stop": _stop,
-    "rollback": _rollback,
-    "trial": _trial,
-    "level": _level,
-    "new_task": _new_task,
-    "clipping": _clipping,
-    "lowered_lr": _lowered,
-    "quarantine": _quarantine,
-    "unreadable": _unreadable,
-    "batch_split": _split,
-    "lost_step": _lost_step,
-    "skipped_batch": _skipped_batch,
-    "scaler": _scaler,
-    "resume": _resume,
-    "checkpoint": _checkpoint,
-    "snapshots": _snapshots,
-}
+def _of_data(words_of: Callable[[Mapping[str, Any]], Rescue]) -> Callable[[Event], Rescue | None]:
+    return lambda event: words_of(event.data)  # Until all kinds are typed.
+
+
+def _of_record(
+    kind: type[K], words_of: Callable[[K], Rescue]
+) -> tuple[str, Callable[[Event], Rescue | None]]:
+    def describe(event: Event) -> Rescue | None:
+        record = kind.of(event)
+        return None if record is None else words_of(record)
+
+    return kind.kind, describe
+
+
+_WORDS: Mapping[str, Callable[[Event], Rescue | None]] = dict(
+    [
+        ("stop", _of_data(_stop)),
+        ("rollback", _of_data(_rollback)),
+        ("trial", _of_data(_trial)),
+        ("level", _of_data(_level)),
+        ("new_task", _of_data(_new_task)),
+        _of_record(Clipping, _clipping),
+        ("lowered_lr", _of_data(_lowered)),
+        _of_record(Quarantined, _quarantine),
+        _of_record(Unreadable, _unreadable),
+        ("batch_split", _of_data(_split)),
+        ("lost_step", _of_data(_lost_step)),
+        _of_record(SkippedBatch, _skipped_batch),
+        _of_record(ScalerChange, _scaler),
+        ("resume", _of_data(_resume)),
+        ("checkpoint", _of_data(_checkpoint)),
+        ("snapshots", _of_data(_snapshots)),
+    ]
+)
 KINDS = tuple(_WORDS)
 """The kinds of events described here, what matters most first."""

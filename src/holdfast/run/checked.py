@@ -104,15 +104,11 @@ _FINDING: Mapping[str, Form] = {
     "confidence": lambda value: _is_number(value) and not isinstance(value, str),
 }  # fmt: skip
 EVENT_FORMS: Mapping[str, Form] = {
-    "opt": _is_count, "skipped": _is_count, "records": _is_count, "readings": _is_count,
-    "left_out": _is_count, "layers": _list_of(_is_text), "buffers": _list_of(_is_text),
-    "rules": _list_of(_is_text), "epoch": _is_int, "optimizers": _is_count, "own": _is_number,
-    "seconds": _is_number, "budget": _is_number,
+    "opt": _is_count, "epoch": _is_int, "optimizers": _is_count, "own": _is_number,
+    "seconds": _is_number,
 }  # fmt: skip
 """What readers compute with, in every kind of event."""
 OF_KIND: Mapping[str, Mapping[str, Form]] = {
-    "end": {"steps": _is_count},
-    "losses": {"number": _is_count, "summed": _is_count, "parts": _list_of(_is_map)},
     "resumable": {"line": _is_count},
     "resume": {"step": _is_int},
     "settings_changed": {"changes": _list_of(_is_text)},
