@@ -57,6 +57,6 @@ def test_facts_tell_models_apart(monkeypatch):
         return parallel_facts(list(model.parameters()), names, 2)
 
     same, other = facts(nn.Linear(3, 2)), facts(nn.Linear(3, 4))
-    assert facts(nn.Linear(3, 2)) == same and same["wrapper"] == ""
-    assert same["model"] != other["model"] and same["group"] == 2
-    assert facts(nn.Linear(3, 2).bfloat16())["dtype"] == "bfloat16"
+    assert facts(nn.Linear(3, 2)) == same and same.wrapper == ""
+    assert same.model != other.model and same.group == 2
+    assert facts(nn.Linear(3, 2).bfloat16()).dtype == "bfloat16"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
 
 from holdfast.probes.spared import _EVERY, _OTHERS, Spared
+from holdfast.records.run import SparedTime
 
 
 class Steps:
@@ -23,11 +23,11 @@ def train(spared: Spared, steps: Steps, count: int, own: float, short: float) ->
 
 
 def test_both_ways_are_compared_and_told_at_every_doubling() -> None:
-    told: list[Mapping[str, float]] = []
+    told: list[SparedTime] = []
     spared = Spared(told.append)
     train(spared, Steps(), 70 * _EVERY, own=3e-4, short=1e-4)
-    assert [one["samples"] for one in told] == [8, 16, 32]
-    assert all(abs(one["seconds"] - 2e-4) < 1e-9 and one["own"] == 3e-4 for one in told)
+    assert [one.samples for one in told] == [8, 16, 32]
+    assert all(abs(one.seconds - 2e-4) < 1e-9 and one.own == 3e-4 for one in told)
 
 
 def test_one_step_in_many_has_a_clock() -> None:
@@ -41,9 +41,9 @@ def test_one_step_in_many_has_a_clock() -> None:
 
 
 def test_torch_is_never_said_to_cost_less_than_nothing() -> None:
-    told: list[Mapping[str, float]] = []
+    told: list[SparedTime] = []
     train(Spared(told.append), Steps(), 20 * _EVERY, own=1e-4, short=2e-4)
-    assert told[0]["seconds"] == 0
+    assert told[0].seconds == 0
 
 
 def test_another_optimizer_waits_until_the_first_one_is_gone() -> None:
