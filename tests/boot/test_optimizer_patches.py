@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.boot import _optimizer_patches, patches
 from holdfast.probes.spared import Spared
+from holdfast.records.run import SparedTime
 
 KINDS = _optimizer_patches._KINDS
 
@@ -23,7 +24,7 @@ class Spy:
     def __init__(self) -> None:
         self.began = self.ended = 0
         self.may_rewrite = True
-        self.told: list[Mapping[str, float]] = []
+        self.told: list[SparedTime] = []
         self.spared = Spared(self.told.append)
         self.compares = self.spared.turn
 

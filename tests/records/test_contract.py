@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.records import KINDS, THEMES, Note, Record, RecordError, fault, note
 from holdfast.records.base import event_from
+from holdfast.records.run import End
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "holdfast"
@@ -202,4 +203,4 @@ def test_a_note_of_a_script_is_kept_as_it_is() -> None:
 def test_a_note_with_one_of_our_words_must_be_what_readers_take_it_for(data: Any) -> None:
     with pytest.raises(RecordError, match="choose another word"):
         note("end", data)
-    assert note("end", {"steps": 3}) == KINDS["end"](steps=3)
+    assert note("end", {"steps": 3}) == End(steps=3)
