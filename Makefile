@@ -100,8 +100,9 @@ format: install  ## let ruff put the code in order
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-docs: install  ## build docs/detectors from the classes
+docs: install  ## build docs/detectors and docs/events.md from the classes
 	@$(BIN)/python docs/build_detectors.py
+	@$(BIN)/python docs/build_records.py
 
 prove: install  ## the slow proofs: every drill, every fault, every collection (hours)
 	@$(BIN)/python -m pytest -m 'slow and not gpu'

@@ -42,6 +42,8 @@ from holdfast.boot import patches
 from holdfast.config import Settings, WatcherSettings
 from holdfast.faults._budget import Budget
 from holdfast.guard.engine import Engine
+from holdfast.records import Kind
+from holdfast.records.base import step_and_record
 from holdfast.run import Table
 
 STEPS = 8
@@ -248,9 +250,10 @@ class Recorder:
         self.events: list[tuple[str, int, dict[str, Any]]] = []
         self.ring = SimpleNamespace(has_message=False, put=lambda kind, payload: True)
 
-    def event(self, kind: str, step: int, data: dict[str, Any]) -> None:
+    def event(self, step: int | str, record: Kind | int, data: Any = None) -> None:
         """Keep one."""
-        self.events.append((kind, step, data))
+        step, record = step_and_record(step, record, data)  # Until all kinds are typed.
+        self.events.append((record.kind, step, record.to_dict()))
 
     def batch(self, data: dict[str, Any]) -> None:
         """Not of interest."""

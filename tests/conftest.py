@@ -18,6 +18,7 @@ import pytest
 from numpy.lib.recfunctions import repack_fields
 
 from holdfast.detectors.judge import Judge
+from holdfast.records.columns import COLUMNS
 from holdfast.run import (
     DECLARATION,
     EVENT,
@@ -52,16 +53,6 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
         gc.enable()
 
-
-# The columns of the steps table, as agreed between the guard that writes and those that read.
-COLUMNS = [
-    "loss", "loss_bad", "backwards", "grad_norm", "grad_max", "grad_bad", "grad_layer",
-    "skipped", "scaler_skipped", "scale", "lr", "opt", "param_bad", "param_layer", "buffer_bad",
-    "buffer_layer", "input_bad", "data_wait", "h2d", "forward", "backward", "optimizer", "other",
-    "collective", "mem_allocated", "mem_reserved", "mem_retries", "rss", "batch", "worker", "guard",
-    "guard_device", "guard_hidden", "loss_usual", "loss_limit", "norm_usual", "norm_limit",
-    "outlier", "clip", "losses",
-]  # fmt: skip
 
 DTYPE = np.dtype([("step", "<i8"), ("time", "<f8"), *((name, "<f4") for name in COLUMNS)])
 

@@ -13,7 +13,7 @@ from holdfast import config
 from holdfast.cli._commands import COMMANDS
 from holdfast.config.rules import Action
 from holdfast.policy import DEFAULTS
-from holdfast.probes import STEP_COLUMNS
+from holdfast.records.columns import COLUMNS
 from holdfast.run import LaneWriter, Run, encode
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +21,7 @@ GUIDE = (ROOT / "docs" / "guide.md").read_text()
 
 
 def test_every_column_is_explained() -> None:
-    for name, meaning in STEP_COLUMNS.items():
+    for name, meaning in COLUMNS.items():
         assert f"| `{name}` | {meaning} |" in GUIDE
 
 

@@ -16,6 +16,7 @@ from holdfast.actions.quarantine import Quarantine
 from holdfast.config import QuarantineSettings
 from holdfast.probes.batches import Batch
 from holdfast.records.nonfinite import Cause
+from holdfast.records.steps import Quarantined
 
 NAN = float("nan")
 
@@ -48,8 +49,8 @@ def quarantine() -> Quarantine:
     return Quarantine(QuarantineSettings(skip=True))
 
 
-def named(records: list[dict[str, Any]]) -> list[Any]:
-    return [record["index"] for record in records]
+def named(records: list[Quarantined]) -> list[Any]:
+    return [record.index for record in records]
 
 
 # ---------------------------------------------------------------- what a batch holds
@@ -60,11 +61,10 @@ def test_a_row_that_holds_nan_names_its_sample(quarantine: Quarantine, data: Ten
     bad, found = quarantine.look([batch(given, [10, 11, 12, 13], data, worker=3)])
     assert bad == 1
     assert found == [
-        {
-            "index": 12, "file": "", "reason": "batch[0] holds non-finite values",
-            "tensor": "batch[0]", "position": 2, "worker": 3, "dataset": "TensorDataset",
-            "sample": 12, "length": 100, "skip": True,
-        }
+        Quarantined(
+            index=12, reason="batch[0] holds non-finite values", tensor="batch[0]", position=2,
+            worker=3, dataset="TensorDataset", sample=12, length=100, skip=True,
+        )
     ]  # fmt: skip
 
 
@@ -121,15 +121,15 @@ def test_switched_off_it_only_counts(data: TensorDataset) -> None:
 def test_an_exam_names_a_sample_before_or_after_its_batch_is_told(data: TensorDataset) -> None:
     for first in ("exam", "batch"):
         quarantine = Quarantine(QuarantineSettings())
-        found: list[dict[str, Any]] = []
+        found: list[Quarantined] = []
         if first == "exam":
             found += quarantine.accuse(cause())
         found += quarantine.look([batch(rows(3), [10, 11, 12], data)])[1]
         if first == "batch":
             found += quarantine.accuse(cause())
         assert named(found) == [11]
-        assert found[0]["reason"] == "log at train.py:7 makes non-finite values from it"
-        assert found[0]["skip"] is False
+        assert found[0].reason == "log at train.py:7 makes non-finite values from it"
+        assert found[0].skip is False
 
 
 @pytest.mark.parametrize(

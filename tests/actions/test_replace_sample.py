@@ -77,7 +77,7 @@ def test_what_can_be_read_the_second_time_changes_nothing(workers: int) -> None:
     undisturbed, none = epoch(Noisy(), workers)
     rows, told = epoch(Noisy({11: OSError("stale"), 12: TimeoutError()}, times=2), workers)
     assert none == []
-    assert {one["sample"]: one["replaced"] for one in told} == {11: False, 12: False}
+    assert {one.sample: one.replaced for one in told} == {11: False, 12: False}
     # Without workers the states of Python and numpy are known from the first failure on.
     columns = slice(None) if workers else slice(1)
     assert torch.equal(rows[:, columns], undisturbed[:, columns])
@@ -92,9 +92,7 @@ def test_what_cannot_is_replaced_by_the_same_other_one(workers: int) -> None:
     others = [row for row in range(64) if row != at]
     assert torch.equal(first[others, 0], undisturbed[others, 0]) and first[at, 0] != 11
     assert torch.equal(first[:, 0], again[:, 0])
-    assert [(one["type"], one["sample"], one["replaced"]) for one in told] == [
-        ("OSError", 11, True)
-    ]
+    assert [(one.type, one.sample, one.replaced) for one in told] == [("OSError", 11, True)]
 
 
 @WORKERS
@@ -177,7 +175,7 @@ def test_a_sample_behind_a_subset_is_named_by_its_own_index() -> None:
     half = Subset(Noisy({11: OSError("truncated")}), range(8, 40))
     rows, told = epoch(half)
     assert len(rows) == 32
-    assert [(one["sample"], one["index"]) for one in told] == [(11, 3)]
+    assert [(one.sample, one.index) for one in told] == [(11, 3)]
 
 
 def test_which_errors_are_of_data(tmp_path: Any) -> None:

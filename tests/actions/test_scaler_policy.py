@@ -12,6 +12,7 @@ from torch import nn
 
 from holdfast.actions.scaler_policy import ScalerPolicy, apply_scaler_policy
 from holdfast.config import ScalerSettings
+from holdfast.records.steps import ScalerChange
 
 INF = float("inf")
 
@@ -193,7 +194,7 @@ def test_a_scaler_at_work_or_from_a_checkpoint_keeps_its_scale() -> None:
 
 
 def test_each_scaler_is_told_of_once_and_strangers_are_left_alone() -> None:
-    told: list[dict[str, Any]] = []
+    told: list[ScalerChange] = []
     policy, loop = ScalerPolicy(ScalerSettings(), told.append), Loop(torch.amp.GradScaler("cpu"))
     loop.step()
     policy.updated(loop.scaler)
@@ -203,7 +204,7 @@ def test_each_scaler_is_told_of_once_and_strangers_are_left_alone() -> None:
         policy.adopt(loop.scaler)
         loop.step()
         policy.updated(loop.scaler)
-    assert told == [{"what": "policy", "scale": 65536.0}], "it had been at work"
+    assert told == [ScalerChange(what="policy", scale=65536.0)], "it had been at work"
 
 
 def test_a_disabled_scaler_stays_disabled() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast.cli import main
+from holdfast.records.base import event_from
+from holdfast.records.run import HoldfastError
 from holdfast.report import card_html, end_summary, saved_words
 from holdfast.report.live import Live, start_line
 from holdfast.report.terminal import Terminal
@@ -169,10 +171,9 @@ def test_nobody_has_to_read_megabytes(text, tmp_path, capsys, monkeypatch):
     writer.write_findings(
         [dataclasses.replace(FINDING, message=text, advice=text, name=text, evidence=evidence)]
     )
-    whys = [{"where": f"{i}", "error": text} for i in range(3)] + [{"error": i} for i in range(90)]
-    writer.write_events(
-        [Event(time=1.0, rank=0, step=3, kind="holdfast_error", data=data) for data in whys]
-    )
+    failures = [HoldfastError(where=f"{i}", error=text) for i in range(3)]
+    failures += [HoldfastError(where="", error=f"{i}") for i in range(90)]
+    writer.write_events([event_from(3, failure, 0) for failure in failures])
     writer.close()
     for form in ("text", "md", "github"):
         assert main(["report", str(run.path), "--format", form]) == 0

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from holdfast.diagnosis.source.origins import Origins, parts_of
+from holdfast.records.ranks import MadeAt
 
 HERE = Path(__file__).name
 
@@ -47,10 +48,10 @@ def test_the_line_that_made_the_loader_of_the_pass_at_work():
     iterator = iter(loader)
     origins.pass_began(iterator)
     origins.feeds(iterator)
-    assert (Path(origins.loader["file"]).name, origins.loader["line"]) == (HERE, line)
+    assert (Path(origins.loader.file).name, origins.loader.line) == (HERE, line)
     assert origins.of(loader) == origins.loader
     origins.feeds(iter([]))  # data that no loader makes
-    assert origins.loader == {}
+    assert origins.loader == MadeAt()
 
 
 def test_the_first_line_counts_and_what_has_no_hash_is_left_alone():
@@ -60,12 +61,12 @@ def test_the_first_line_counts_and_what_has_no_hash_is_left_alone():
         __hash__ = None  # type: ignore[assignment]
 
     origins.made(Odd(), sys._getframe())
-    assert origins.of(Odd()) == {}
+    assert origins.of(Odd()) == MadeAt()
     thing = nn.Linear(1, 1)
     origins.made(thing, sys._getframe())
     first = origins.of(thing)
     origins.made(thing, sys._getframe())  # an __init__ that calls another one
-    assert origins.of(thing) == first != {}
+    assert origins.of(thing) == first != MadeAt()
 
 
 def test_parts_of_a_model_are_where_its_class_makes_them():
@@ -74,10 +75,10 @@ def test_parts_of_a_model_are_where_its_class_makes_them():
     told = dict(zip(named, parts_of([model], list(named.values())), strict=True))
     wanted = {"encoder.inner.0.weight": "self.inner =", "head.bias": "self.head:"}
     for name, text in wanted.items():
-        assert (Path(told[name]["file"]).name, told[name]["line"]) == (HERE, line_with(text)), name
-    assert told["bare"] == {}
+        assert (Path(told[name].file).name, told[name].line) == (HERE, line_with(text)), name
+    assert told["bare"] == MadeAt()
 
 
 def test_a_model_of_torch_alone_has_no_line():
     model = nn.Sequential(nn.Linear(1, 1))
-    assert parts_of([model], list(model.parameters())) == [{}, {}]
+    assert parts_of([model], list(model.parameters())) == [MadeAt(), MadeAt()]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from holdfast.guard import finite_loss
 from holdfast.guard.device_fast_path import DeviceFastPath
 from holdfast.guard.stretches import Stretches
-from holdfast.probes.timing import COLUMNS as TIMES
+from holdfast.records.columns import TIMES
 
 from ..guard.conftest import MakeEngine, MemoryRecorder, make_engine, own_steps
 from ..guard.trainers import Accelerated, Closing, Trainer

@@ -14,10 +14,14 @@ from holdfast.boot import patches
 from holdfast.config import Settings, WatcherSettings
 from holdfast.guard.engine import Engine
 from holdfast.guard.stretch import Stretch
-from holdfast.probes import STEP_COLUMNS
+from holdfast.records import Kind, fault
+from holdfast.records.base import event_from, step_and_record
+from holdfast.records.columns import COLUMNS
 from holdfast.run import Table
+from holdfast.run.checked import event_of
+from holdfast.run.jsonl import decode, encode
 
-STEP_DTYPE = np.dtype([("step", "<i8"), ("time", "<f8"), *((c, "<f4") for c in STEP_COLUMNS)])
+STEP_DTYPE = np.dtype([("step", "<i8"), ("time", "<f8"), *((c, "<f4") for c in COLUMNS)])
 
 
 class MemoryRing:
@@ -52,8 +56,12 @@ class MemoryRecorder:
         self.batches: list[dict[str, Any]] = []
         self.tables: dict[str, int] = {}
 
-    def event(self, kind: str, step: int, data: dict[str, Any]) -> None:
-        self.events.append((kind, step, data))
+    def event(self, step: int | str, record: Kind | int, data: Any = None) -> None:
+        step, record = step_and_record(step, record, data)  # Until all kinds are typed.
+        written = event_from(step, record, self.rank)
+        self.events.append((record.kind, step, dict(written.data)))
+        read = event_of(decode(encode(written.to_dict())))
+        assert fault(read) == "", "the other process cannot read it"
 
     def batch(self, data: dict[str, Any]) -> None:
         self.batches.append(data)

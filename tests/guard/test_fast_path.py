@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from holdfast.guard.device_fast_path import DeviceFastPath
 from holdfast.guard.engine import Engine
 from holdfast.guard.fast_path import FastPath
-from holdfast.probes.timing import COLUMNS as TIMES
+from holdfast.records.columns import TIMES
 
 from .conftest import MakeEngine, MemoryRecorder
 

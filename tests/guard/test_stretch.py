@@ -24,7 +24,7 @@ from holdfast.guard.stretches import Stretches
 from holdfast.probes import _norm_kernel
 from holdfast.probes.cost_budget import Budget
 from holdfast.probes.step_record import StepRecord
-from holdfast.probes.timing import COLUMNS as TIMES
+from holdfast.records.columns import TIMES
 
 from . import host_kernels
 from .conftest import MakeEngine, MemoryRecorder, own_steps

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from holdfast.guard.engine import Engine
 from holdfast.probes.comparable import _KEPT
-from holdfast.probes.timing import COLUMNS as TIMES
+from holdfast.records.columns import TIMES
 
 from .conftest import MemoryRecorder
 

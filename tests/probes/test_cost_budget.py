@@ -48,8 +48,8 @@ def test_an_event_has_microseconds_and_percent() -> None:
     budget = Budget(0.02)
     windows(budget, 1e-4, 1e-4)
     facts = budget.facts(MEASUREMENTS)
-    assert facts["part"] == MEASUREMENTS and facts["budget"] == 0.02
-    why = str(facts["why"])
+    assert facts.part == MEASUREMENTS and facts.budget == 0.02
+    why = facts.why
     assert "100 µs per step, 10 % of the time, above its budget of 2 %" in why
     assert "16 times less often" in why and "skipping goes on" in why
-    assert "what skipping a bad step needs" in str(budget.facts(FLOOR)["why"])
+    assert "what skipping a bad step needs" in budget.facts(FLOOR).why

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from holdfast.probes.replicas import checksums, parallel_facts
+from holdfast.records.ranks import Parallel
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64])
@@ -52,11 +53,11 @@ def test_sharded_parameters_are_left_alone():
 def test_facts_tell_models_apart(monkeypatch):
     monkeypatch.setattr(torch.distributed, "get_backend", lambda: "gloo")
 
-    def facts(model: nn.Module) -> dict[str, object]:
+    def facts(model: nn.Module) -> Parallel:
         names = [name for name, _ in model.named_parameters()]
         return parallel_facts(list(model.parameters()), names, 2)
 
     same, other = facts(nn.Linear(3, 2)), facts(nn.Linear(3, 4))
-    assert facts(nn.Linear(3, 2)) == same and same["wrapper"] == ""
-    assert same["model"] != other["model"] and same["group"] == 2
-    assert facts(nn.Linear(3, 2).bfloat16())["dtype"] == "bfloat16"
+    assert facts(nn.Linear(3, 2)) == same and same.wrapper == ""
+    assert same.model != other.model and same.group == 2
+    assert facts(nn.Linear(3, 2).bfloat16()).dtype == "bfloat16"

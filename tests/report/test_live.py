@@ -9,7 +9,9 @@ import pytest
 
 from holdfast.detectors import Explanation
 from holdfast.detectors.judge import Judge
+from holdfast.records.base import event_from
 from holdfast.records.nonfinite import TensorStats
+from holdfast.records.steps import Quarantined
 from holdfast.report.live import (
     CLEAR,
     Live,
@@ -308,8 +310,7 @@ def test_colours_are_for_terminals_that_have_them(said):
 
 
 def test_a_sample_is_quarantined_below_its_finding(said):
-    data = {"samples": [7], "why": "div"}
-    event = Event(time=0, rank=0, step=412, kind="quarantine", data=data)
+    event = event_from(412, Quarantined(index=7, reason="div"), 0)
     Live(said.append, terminal=PLAIN).show([finding()], [event])
     assert "skipped" in said[0] and "quarantined" in said[1]
 

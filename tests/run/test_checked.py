@@ -15,6 +15,8 @@ from holdfast.detectors import Window
 from holdfast.detectors.divergence import Divergence
 from holdfast.detectors.scaler_collapse import ScalerCollapse
 from holdfast.errors import RunFolderError
+from holdfast.records import fault
+from holdfast.records.run import End
 from holdfast.run import jsonl, thinning
 from holdfast.run.checked import batch_of, event_of, finding_of, meta_of
 from holdfast.run.table import read_header, read_rows
@@ -49,10 +51,10 @@ def test_nor_is_one_with_values_out_of_range(line):
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
 def test_what_a_reader_computes_with_reads_as_not_recorded_where_it_is_odd(odd):
-    assert event_of({**EVENT, "data": {"steps": odd, "skipped": 1, "note": odd}}).data == {
-        "skipped": 1,
-        "note": odd,
-    }
+    data = {"opt": odd, "skipped": 1, "note": odd}
+    assert event_of({**EVENT, "kind": "mine", "data": data}).data == {"skipped": 1, "note": odd}
+    of_ours = event_of({**EVENT, "data": {"steps": odd, "skipped": 1}})
+    assert End.of(of_ours) is None and "steps" in fault(of_ours)
     line = {**recorded()["findings"][0], "evidence": {"count": odd, "note": 3}}
     assert finding_of(line).evidence == {"note": 3}
     assert meta_of({"restarts": "no", "format": 1}) == {"format": 1}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.errors import RunFolderError
+from holdfast.records import columns
 from holdfast.run.table import (
     Declaration,
     join,
@@ -50,6 +51,22 @@ def test_the_header_ends_on_a_block_however_long_it_is(tmp_path: Path, columns: 
     assert len(line) % 4096 == 0
     assert header["dtype"] == dtype
     assert (header["holdfast"], header["table"], header["lane"]) == (1, "steps", "r0")
+
+
+def test_a_column_is_read_under_the_name_it_has_today(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "t", rows_of((1, 0.5)))
+    monkeypatch.setitem(columns.EARLIER, "loss", "mean_loss")
+    _, rows = load_segment(tmp_path / "t")
+    assert rows.dtype.names == ("step", "mean_loss")
+    assert rows["mean_loss"].tolist() == [0.5]
+
+
+def test_only_steps_have_columns_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "t", rows_of((1, 0.5)), table="layers0")
+    monkeypatch.setitem(columns.EARLIER, "loss", "mean_loss")
+    assert load_segment(tmp_path / "t")[1].dtype.names == ("step", "loss")
 
 
 def test_a_torn_last_row_is_not_read(tmp_path: Path) -> None:

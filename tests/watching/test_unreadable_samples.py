@@ -154,7 +154,7 @@ def test_what_a_spawned_worker_is_sent(tmp_path: Path, monkeypatch: pytest.Monke
     finally:
         replace_sample._making = None
         replace_sample.offer(None)
-    assert [one["sample"] for one in known.fresh()] == [BAD]
+    assert [one.sample for one in known.fresh()] == [BAD]
 
 
 @pytest.mark.parametrize(

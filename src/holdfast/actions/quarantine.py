@@ -18,14 +18,12 @@ from ..config import QuarantineSettings
 from ..probes.batches import Batch, plain_index, tensors
 from ..probes.sample_files import file_of, innermost, length_of
 from ..records.nonfinite import Cause
+from ..records.steps import Quarantined
 from ..run.batch_mark import batch_mark
 from ..types import place_words
 
 # Batches of bad steps that an investigation may still refer to.
 _REMEMBERED = 16
-
-Record = dict[str, Any]
-"""Record of one sample in ``quarantine.rN.jsonl``."""
 
 
 class Quarantine:
@@ -37,7 +35,7 @@ class Quarantine:
     >>> data = [1.0, float("nan"), 3.0]
     >>> batch = Batch(torch.tensor(data), [0, 1, 2], -1, 0, dataset=lambda: data)
     >>> tensors_bad, samples = quarantine.look([batch])
-    >>> samples[0]["index"], samples[0]["reason"]
+    >>> samples[0].index, samples[0].reason
     (1, 'batch holds non-finite values')
     >>> quarantine.kept(iter(DataLoader(data, 3)), [0, 1, 2], equal=False)
     [0, 2]
@@ -58,14 +56,14 @@ class Quarantine:
 
     # ------------------------------------------------------------------ getting in
 
-    def look(self, batches: Sequence[Batch]) -> tuple[int, list[Record]]:
+    def look(self, batches: Sequence[Batch]) -> tuple[int, list[Quarantined]]:
         """Search the batches of a bad step: how many of their tensors are bad, and new samples."""
         lengths = [_lengths(batch) for batch in batches]
         bad = sum(batch.look() for batch in batches)
         if not self._settings.write:
             return bad, []
         suspects = [_suspects(b, known) for b, known in zip(batches, lengths, strict=True)]
-        found: list[Record] = []
+        found: list[Quarantined | None] = []
         for path in dict.fromkeys(path for each in suspects for path in each):
             named = [
                 (b, each[path]) for b, each in zip(batches, suspects, strict=True) if path in each
@@ -79,7 +77,7 @@ class Quarantine:
         charge, self._charge = self._charge, None
         return bad, [r for r in found if r] + (self.accuse(charge) if charge else [])
 
-    def accuse(self, cause: Cause) -> list[Record]:
+    def accuse(self, cause: Cause) -> list[Quarantined]:
         """An investigation names samples in the batch of a recent bad step or the next one."""
         named = cause.samples
         if not self._settings.write or not named or not _convicts(cause):
@@ -96,32 +94,34 @@ class Quarantine:
         self._charge = cause
         return []
 
-    def _admit(self, batch: Batch, position: int, reason: str, *, tensor: str) -> Record:
-        """Quarantine one sample; an empty record when it is in already or cannot be identified."""
+    def _admit(
+        self, batch: Batch, position: int, reason: str, *, tensor: str
+    ) -> Quarantined | None:
+        """Quarantine one sample; None when it is in already or cannot be identified."""
         dataset = batch.dataset() if batch.dataset is not None else None
         if dataset is None or batch.indices is None:
-            return {}
+            return None
         index = batch.indices[position]
         inner, number = innermost(dataset, index)
         known = self._known.get(id(inner))
         if known is None or not known.is_this(inner):
             known = self._known[id(inner)] = _Dataset(inner)
         if number in known.samples:
-            return {}
+            return None
         known.samples.add(number)
         self.skips = self._settings.skip or bool(self._batches)
-        return {
-            "index": index,
-            "file": file_of(inner, number),
-            "reason": reason,
-            "tensor": tensor,
-            "position": position,
-            "worker": batch.worker,
-            "dataset": type(inner).__name__,
-            "sample": number,
-            "length": length_of(inner),
-            "skip": self._settings.skip,
-        }
+        return Quarantined(
+            index=index,
+            file=file_of(inner, number),
+            reason=reason,
+            tensor=tensor,
+            position=position,
+            worker=batch.worker,
+            dataset=type(inner).__name__,
+            sample=number,
+            length=length_of(inner),
+            skip=self._settings.skip,
+        )
 
     # ------------------------------------------------------------------ staying out
 

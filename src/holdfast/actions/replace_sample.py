@@ -30,6 +30,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from ..probes.sample_files import file_of, innermost, length_of
 from ..records.crash import RaisedException
+from ..records.steps import Unreadable
 from ._shared_log import SharedLog
 
 # A share of the samples that may be unreadable, and at least so many: the issue's numbers.
@@ -118,11 +119,11 @@ class SampleReplacement:
         """For a worker that is being spawned; ``is_of`` is made there."""
         return {key: value for key, value in vars(self).items() if key != "is_of"}
 
-    def fresh(self) -> list[dict[str, Any]]:
+    def fresh(self) -> list[Unreadable]:
         """What could not be read since the last call, in any of its processes."""
-        found = self.log.fresh()
+        found = [Unreadable.from_dict(one) for one in self.log.fresh()]
         # Workers of the next epoch are forked from here and need not try it again.
-        self._gone |= {one["index"] for one in found if one["replaced"]}
+        self._gone |= {one.index for one in found if one.replaced}
         return found
 
     def batch(self, dataset: Any, indices: Iterable[Any], state: Sequence[Any]) -> list[Any]:
@@ -152,11 +153,11 @@ class SampleReplacement:
                 _put_back(state)
             else:
                 if found is not None:
-                    self.log.add({**self._record(dataset, index, found), "replaced": False})
+                    self.log.add(self._record(dataset, index, found).to_dict())
                 return sample
         assert found is not None
-        record = {**self._record(dataset, index, found), "replaced": True, "most": self._most}
-        if not self.log.add(record, self._most, "sample"):
+        record = self._record(dataset, index, found).replace(replaced=True, most=self._most)
+        if not self.log.add(record.to_dict(), self._most, "sample"):
             raise found
         self._gone.add(index)
         return self._other(dataset, index, found)
@@ -177,20 +178,21 @@ class SampleReplacement:
         assert found is not None
         raise found
 
-    def _record(self, dataset: Any, index: int, error: Exception) -> dict[str, Any]:
+    def _record(self, dataset: Any, index: int, error: Exception) -> Unreadable:
         said, kind = self._describe(error), type(error)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
         inner, number = innermost(dataset, index)
-        return {
-            "type": f"{module}{kind.__name__}",
-            "message": said.message,
-            "file": said.file,
-            "line": said.line,
-            **({} if said.code is None else {"code": said.code}),
-            "sample": number,
-            "index": index,
-            "path": file_of(inner, number),
-        }
+        return Unreadable(
+            replaced=False,
+            type=f"{module}{kind.__name__}",
+            message=said.message,
+            file=said.file,
+            line=said.line,
+            code=said.code,
+            sample=number,
+            index=index,
+            path=file_of(inner, number),
+        )
 
 
 class ReplacingFetcher(_MapDatasetFetcher):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..config import ScalerSettings
+from ..records.steps import ScalerChange
 
 
 class ScalerPolicy:
@@ -32,7 +33,7 @@ class ScalerPolicy:
     def __init__(
         self,
         settings: ScalerSettings,
-        on_first_update: Callable[[dict[str, Any]], None] | None = None,
+        on_first_update: Callable[[ScalerChange], None] | None = None,
     ) -> None:
         """``on_first_update`` is called once for each scaler, when it is first updated."""
         self._settings = settings
@@ -91,7 +92,7 @@ class ScalerPolicy:
             return
         scale = self._news.pop(scaler, None)
         if scale is not None and self._on_first_update is not None:
-            self._on_first_update({"what": "policy", "scale": scale})
+            self._on_first_update(ScalerChange(what="policy", scale=scale))
         exploded = False
         if self._used is not None and self._used() is scaler:
             exploded, self._exploded = self._exploded, False

@@ -20,6 +20,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.torch_version import TorchVersion
 
+from ..records.steps import Switched, SwitchedToCapturable, SwitchedToFused
 from ..shards import is_sharded
 from ._kept_state import is_foreign
 
@@ -194,17 +195,19 @@ def _as_chosen(saved: dict[str, Any], chosen: list[dict[str, Any]]) -> None:
     }
 
 
-def to_best_form(optimizer: Optimizer, grads: list[Tensor], *, allowed: bool) -> tuple[str, str]:
+def to_best_form(
+    optimizer: Optimizer, grads: list[Tensor], *, allowed: bool
+) -> tuple[type[Switched] | None, str]:
     """Switch an optimizer to its cheapest skippable form; what was done, and why not more."""
     reason = reason_not_fused(optimizer, grads)
     if not allowed and not reason:
         reason = "switched off"
     if not reason:
         to_fused(optimizer)
-        return "switched_to_fused", ""
+        return SwitchedToFused, ""
     if grads[0].is_cuda and to_device_counters(optimizer):
-        return "switched_to_capturable", reason
-    return "", reason
+        return SwitchedToCapturable, reason
+    return None, reason
 
 
 def to_foreach(optimizer: Optimizer, grads: list[Tensor]) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import HoldfastError
 from ..harmless import visible_line
+from ..records.run import Start
 from ..torch_version import check_torch
 from . import (
     NEEDED,
@@ -229,8 +230,8 @@ def record_without_torch() -> None:
     if error is None or not ends_the_run(error) or os.environ.get(RUN_VARIABLE) == NO_RUN:
         return
     recorder = _open_recorder(1)
-    environment = {"pid": os.getpid(), "rank": recorder.rank, "python": platform.python_version()}
-    recorder.event("start", 0, environment)
+    python = platform.python_version()
+    recorder.event(0, Start(pid=os.getpid(), rank=recorder.rank, python=python))
     left = None if gave_up is None else str(gave_up)
     record(recorder, 0, exception.facts(error).replace(gave_up=left))
     recorder.close()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..records import Kind
 from ..records.recovery import RolledBack, RunStopped
+from ..records.steps import Comparable
 from ..types import Event, Finding, Severity
 from ._window import HISTORY, Mask, Window, optimizer
 from .base import Detector
@@ -144,17 +145,13 @@ def stopped(detector: Detector, window: Window, advice: str) -> Finding | None:
 def not_comparable(window: Window) -> str:
     """Why losses cannot be compared at the judged row; empty where they can."""
     mine = (None, window.opt)
-    said = next(
-        (
-            event
-            for event in reversed(window.events)
-            if event.kind == "comparable"
-            and event.step <= window.step
-            and event.data.get("opt") in mine
-        ),
-        None,
+    said = (
+        Comparable.of(event)
+        for event in reversed(window.events)
+        if event.step <= window.step and event.data.get("opt") in mine
     )
-    return "" if said is None else str(said.data.get("why") or "")
+    newest = next(filter(None, said), None)
+    return "" if newest is None else newest.why
 
 
 def number(event: Event, name: str) -> float:

@@ -9,25 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..records import Kind
+from ..records.ranks import MadeAt, Parallel
+from ..records.steps import GuardedOptimizer
 from ..run import LaneData
 from ..types import Event, Finding, Severity
 from ._lines import Look, look_of
 from ._window import Rows, Window, column, optimizer
 from .base import Detector
 
-PARALLEL = "parallel"
-"""Event: how a rank trains together with others; one for each optimizer."""
-START = "start"
-PASS = "pass_ends"
-"""Event: a pass over the training data ended."""
-
 DDP, FSDP = "ddp", "fsdp"
 
+K = TypeVar("K", bound=Kind)
 Origin = tuple[str, int]
 """File and line; "", 0 where they are not known."""
 
@@ -57,16 +55,21 @@ class Lane:
         )
 
     @cached_property
-    def facts(self) -> Mapping[str, Any]:
-        """How its first optimizer trains with other ranks; empty before the first step."""
-        told = [e.data for e in self.events if e.kind == PARALLEL and not e.data.get("opt")]
-        return told[-1] if told else {}
+    def parallel(self) -> Parallel | None:
+        """How its first optimizer trains with other ranks; None before the first step."""
+        first = [found for found in self.records_of(Parallel) if not found.opt]
+        return first[-1] if first else None
+
+    @property
+    def facts(self) -> Parallel:
+        """The same; those of a rank that trains alone before the first step."""
+        return self.parallel or _ALONE
 
     @cached_property
     def layers(self) -> Sequence[str]:
         """Names of the layers of its first optimizer."""
-        told = [e.data for e in self.events if e.kind == "optimizer" and not e.data.get("opt")]
-        return tuple(map(str, told[-1].get("layers") or ())) if told else ()
+        first = [found for found in self.records_of(GuardedOptimizer) if not found.opt]
+        return first[-1].layers if first else ()
 
     @cached_property
     def steps(self) -> Rows:
@@ -86,9 +89,15 @@ class Lane:
         ordinary = [each for each in looks if each.record.look in kinds and not each.record.rare]
         return ordinary[-1] if ordinary else None
 
-    def made(self, what: str) -> Origin:
-        """File and line that made its ``loader``, or its optimizer (``made``), where known."""
-        return origin(self.facts.get(what))
+    @property
+    def loader(self) -> Origin:
+        """File and line that made its loader, where known."""
+        return origin(self.facts.loader)
+
+    @property
+    def made(self) -> Origin:
+        """File and line that made its optimizer, where known."""
+        return origin(self.facts.made)
 
     @property
     def last_step(self) -> int:
@@ -98,6 +107,13 @@ class Lane:
     def events_of(self, *kinds: str) -> list[Event]:
         """Its events of some kinds, in their order."""
         return [event for event in self.events if event.kind in kinds]
+
+    def records_of(self, kind: type[K]) -> list[K]:
+        """What its events of a kind hold, in their order."""
+        return [found for event in self.events if (found := kind.of(event)) is not None]
+
+
+_ALONE = Parallel()
 
 
 class RankDetector(Detector):
@@ -153,15 +169,15 @@ def replicas(lanes: Sequence[Lane]) -> str:
 
     Also ``""`` where they do not agree about it, or train models of different layers.
     """
-    kinds = {str(lane.facts.get("wrapper") or "") for lane in lanes}
+    kinds = {lane.facts.wrapper for lane in lanes}
     return kinds.pop() if len(kinds) == 1 and same_model(lanes) else ""
 
 
 def same_model(lanes: Sequence[Lane]) -> bool:
     """Whether ranks of one process group train models of the same layers."""
-    groups = {lane.facts.get("group", 1) for lane in lanes}
-    models = {str(lane.facts.get("model")) for lane in lanes}
-    return len(groups) == len(models) == 1 and all(isinstance(g, int) and g > 1 for g in groups)
+    groups = {lane.facts.group for lane in lanes}
+    models = {lane.facts.model for lane in lanes}
+    return len(groups) == len(models) == 1 and min(groups) > 1
 
 
 def side_by_side(lanes: Sequence[Lane], *names: str) -> tuple[NDArray[Any], list[NDArray[Any]]]:
@@ -177,15 +193,13 @@ def side_by_side(lanes: Sequence[Lane], *names: str) -> tuple[NDArray[Any], list
     ]
 
 
-def origin(told: Any) -> Origin:
-    """A line among the data of an event.
+def origin(made: MadeAt) -> Origin:
+    """The line of a record.
 
-    >>> origin({"file": "train.py", "line": 7}), origin(None)
+    >>> origin(MadeAt(file="train.py", line=7)), origin(MadeAt())
     (('train.py', 7), ('', 0))
     """
-    data: dict[str, Any] = cast("dict[str, Any]", told) if isinstance(told, dict) else {}
-    file, line = data.get("file"), data.get("line")
-    return (file, line) if isinstance(file, str) and isinstance(line, int) else ("", 0)
+    return made.file, made.line
 
 
 def spot(at: Origin) -> str:

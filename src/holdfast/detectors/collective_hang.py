@@ -208,7 +208,7 @@ class CollectiveHang(RankDetector):
 
 
 def _on_devices(lanes: Sequence[Lane]) -> bool:
-    return any("nccl" in str(lane.facts.get("backend")) for lane in lanes)
+    return any("nccl" in lane.facts.backend for lane in lanes)
 
 
 def _told(lane: Lane) -> Finding | None:
@@ -233,7 +233,7 @@ def _waits(lane: Lane, data: NoProgress) -> bool:
     frames = data.frames or ()
     if any(part in file for file, *_ in frames for part in _COLLECTIVES):
         return True
-    reduces = bool(lane.facts.get("wrapper")) and data.cpu < 0.5
+    reduces = bool(lane.facts.wrapper) and data.cpu < 0.5
     return reduces and any(_BACKWARD in function for *_, function in frames)
 
 

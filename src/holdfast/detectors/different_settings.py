@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
 
+from ..records.ranks import Parallel
+from ..records.run import Start
 from ..types import Finding, Severity
-from ._ranks import START, Lane, RankDetector, named, side_by_side, spot
+from ._ranks import Lane, RankDetector, named, side_by_side, spot
 
 _FACTS = {
     "source": "the source of the script",
@@ -82,23 +83,21 @@ class DifferentSettings(RankDetector):
 
     def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
         """One finding for each setting that differs."""
-        facts = [_facts(lane) for lane in lanes]
-        if not all(lane.facts for lane in lanes) or not any(f.get("wrapper") for f in facts):
+        facts = [lane.parallel for lane in lanes if lane.parallel is not None]
+        if len(facts) < len(lanes) or not any(each.wrapper for each in facts):
             return
-        if len({str(each.get("model")) for each in facts}) > 1:
+        if len({each.model for each in facts}) > 1:
             return  # DDP and FSDP refuse them within a group: these train apart, on purpose
         for name, words in _FACTS.items():
-            values = [str(each.get(name, "")) for each in facts]
+            values = [_value(lane, name) for lane in lanes]
             if len(set(values)) > 1 and all(values):
                 yield self._finding(lanes, 0, name, words, values)
         yield from self._optimizers(lanes, facts)
         yield from self._rates(lanes)
 
-    def _optimizers(
-        self, lanes: Sequence[Lane], facts: Sequence[Mapping[str, Any]]
-    ) -> Iterator[Finding]:
+    def _optimizers(self, lanes: Sequence[Lane], facts: Sequence[Parallel]) -> Iterator[Finding]:
         """Settings of the optimizers, by which the same gradient moves weights differently."""
-        told = [_mapping(each.get("settings")) for each in facts]
+        told = [each.settings for each in facts]
         for name in dict.fromkeys(key for each in told for key in each):
             values = [str(each.get(name)) for each in told]
             if len(set(values)) > 1:
@@ -125,9 +124,9 @@ class DifferentSettings(RankDetector):
         rest = [lane.rank for lane in lanes if lane.rank not in odd]
         moves = name not in _FACTS or name in ("cls", "dtype")
         first = next(lane for lane in lanes if lane.rank in odd)
-        at = first.made("loader") if name == "batch_size" else ("", 0)
+        at = first.loader if name == "batch_size" else ("", 0)
         if name not in _FACTS or name == "cls":
-            at = first.made("made")
+            at = first.made
         return self.about(
             lanes,
             step=step,
@@ -149,10 +148,8 @@ class DifferentSettings(RankDetector):
         )
 
 
-def _facts(lane: Lane) -> Mapping[str, object]:
-    start = next((event.data for event in lane.events_of(START)), None)
-    return {**_mapping(start), **lane.facts}
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else {}
+def _value(lane: Lane, name: str) -> str:
+    """One of ``_FACTS``, empty where it is not known."""
+    start = next(iter(lane.records_of(Start)), Start())
+    value = getattr(lane.facts if name in Parallel.fields() else start, name)
+    return "" if value is None else str(value)

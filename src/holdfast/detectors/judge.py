@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..records import RecordError, fault
+from ..records.run import HoldfastError
+from ..records.steps import GuardedOptimizer
 from ..types import Event, Finding
 from . import (
     ALL,
@@ -109,8 +111,9 @@ class Judge:
                 self._explain(event, changed)
                 continue
             # Names are needed from the first row on, whatever step their event carries.
-            if event.kind == "optimizer" and event.data.get("opt", 0) not in self._layers:
-                self._learn_names(event)
+            named = GuardedOptimizer.of(event)
+            if named is not None and named.opt not in self._layers:
+                self._learn_names(named)
             self._waiting.append(event)
         self._waiting.sort(key=lambda event: event.step)
         self._file(batches)
@@ -157,10 +160,9 @@ class Judge:
     def _told(self, changed: Iterable[Key]) -> list[Finding]:
         return ranked((self._cases[key].merged() for key in changed), self._order)
 
-    def _learn_names(self, event: Event) -> None:
-        opt = int(event.data.get("opt", 0))
-        self._layers[opt] = tuple(event.data.get("layers") or ())
-        self._buffers[opt] = tuple(event.data.get("buffers") or ())
+    def _learn_names(self, named: GuardedOptimizer) -> None:
+        self._layers[named.opt] = named.layers
+        self._buffers[named.opt] = named.buffers
 
     def _explain(self, event: Event, changed: dict[Key, None]) -> None:
         """Attach a cause to the findings on its step, and keep it for later ones."""
@@ -205,8 +207,8 @@ class Judge:
         """Events up to a step take effect."""
         while self._waiting and self._waiting[0].step <= step:
             event = self._waiting.pop(0)
-            if event.kind == "optimizer":
-                self._learn_names(event)
+            if (named := GuardedOptimizer.of(event)) is not None:
+                self._learn_names(named)
             self._events.append(event)
 
     def _boundaries(self, rows: Rows) -> Iterator[int]:
@@ -294,8 +296,8 @@ class Judge:
                 time=float(self._rows["time"][-1]) if self._rows is not None and known else 0.0,
                 rank=self.rank,
                 step=step,
-                kind="holdfast_error",
-                data={"where": where, "error": f"{type(error).__name__}: {error}"},
+                kind=HoldfastError.kind,
+                data=HoldfastError(where=where, error=f"{type(error).__name__}: {error}").to_dict(),
             )
         )
 

@@ -98,7 +98,7 @@ class ReplicasOutOfSync(RankDetector):
         """The first comparison on which weights differ."""
         if not same_model(lanes) or replicas(lanes) == FSDP:
             return
-        if any(lane.facts.get("join") for lane in lanes):
+        if any(lane.facts.join for lane in lanes):
             return  # ranks take different numbers of steps: the same number is another step
         steps, sums = _checksums(lanes)
         if not len(steps):

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..records.ranks import PassEnds
 from ..types import Finding, Severity
-from ._ranks import PASS, Lane, Origin, RankDetector, named, replicas, side_by_side, spot
+from ._ranks import Lane, Origin, RankDetector, named, replicas, side_by_side, spot
 
 
 class SameData(RankDetector):
@@ -121,13 +122,13 @@ class SameData(RankDetector):
             return None
         chosen = [lanes[i] for i in group]
         equal = int((values[group] == values[group[:1]]).all(axis=0).sum())
-        at = chosen[-1].made("loader") if by == "batches" else ("", 0)
+        at = chosen[-1].loader if by == "batches" else ("", 0)
         what = f"{named([lane.rank for lane in chosen])} train on the same data: "
         what += f"{equal:,} of {len(steps):,} {by} are equal{_of_loader(at)}"
         sampled = "sampler=DistributedSampler(dataset) in place of shuffle=True, with set_epoch()"
-        if all(lane.facts.get("sampler") for lane in chosen):
+        if all(lane.facts.sampler for lane in chosen):
             sampled = "see num_replicas and rank of its DistributedSampler, or which loader has it"
-        elif not any(lane.facts.get("batch_size") for lane in chosen):
+        elif not any(lane.facts.batch_size for lane in chosen):
             # Nobody draws indices, as of a stream, which takes no sampler.
             sampled = "let the dataset hand out its part alone, as in "
             sampled += "itertools.islice(samples, rank, None, world_size)"
@@ -148,8 +149,8 @@ class SameData(RankDetector):
         self, lanes: Sequence[Lane], batches: NDArray[Any], steps: NDArray[Any]
     ) -> Iterator[Finding]:
         """The same order in every pass of a shuffled loader."""
-        sampler = [lane.facts.get("sampler") for lane in lanes]
-        ends = [event.step for event in lanes[0].events_of(PASS)]
+        sampler = [lane.facts.sampler for lane in lanes]
+        ends = [event.step for event in lanes[0].events_of(PassEnds.kind)]
         if not all(sampler) or not ends:
             return
         period = ends[0] - int(steps[0])
@@ -160,7 +161,7 @@ class SameData(RankDetector):
         ):
             return
         if bool((batches[:, :period] == batches[:, period : 2 * period]).all()):
-            at = lanes[0].made("loader")
+            at = lanes[0].loader
             yield self.about(
                 lanes,
                 step=int(steps[period]),

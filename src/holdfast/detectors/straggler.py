@@ -163,7 +163,7 @@ class Straggler(RankDetector):
         waiting = [other.rank for other in lanes if other is not lane]
         file, line = _line(lanes, lane, kind, found.ahead)
         wait = "waits" if len(waiting) == 1 else "wait"
-        on_device = kind == "compute" and "nccl" in str(lane.facts.get("backend"))
+        on_device = kind == "compute" and "nccl" in lane.facts.backend
         advice = _ADVICE["device" if on_device else kind]
         return self.about(
             lanes,

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..records.crash import RaisedException
-from ..types import Finding, Severity
-from ._ranks import PASS, Lane, RankDetector, named, replicas
+from ..records.ranks import PassEnds
+from ..types import Event, Finding, Severity
+from ._ranks import Lane, RankDetector, named, replicas
 from .peers import peer_is_gone
 
 
@@ -59,15 +60,12 @@ class UnevenBatches(RankDetector):
 
     def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
         """The first pass that is not the same on all ranks."""
-        if not replicas(lanes) or any(lane.facts.get("join") for lane in lanes):
+        if not replicas(lanes) or any(lane.facts.join for lane in lanes):
             return
-        passes = [{e.data.get("number"): e for e in lane.events_of(PASS)} for lane in lanes]
-        for number in sorted({n for each in passes for n in each if isinstance(n, int)}):
-            ended = [each.get(number) for each in passes]
-            steps = [-1 if event is None else event.step for event in ended]
-            samples = [
-                0 if event is None else int(event.data.get("samples") or 0) for event in ended
-            ]
+        passes = [dict(map(_ended, lane.events_of(PassEnds.kind))) for lane in lanes]
+        for number in sorted({n for each in passes for n in each if n}):
+            ended = [each.get(number, (-1, 0)) for each in passes]
+            steps, samples = [step for step, _ in ended], [count for _, count in ended]
             told = {"pass": number, "steps_done": steps, "samples": samples}
             if -1 in steps:
                 yield from self._through(lanes, steps, told)
@@ -166,8 +164,14 @@ _ADVICE = (
 
 def _loader(lane: Lane) -> dict[str, Any]:
     """The line that made the loader of a rank."""
-    file, line = lane.made("loader")
+    file, line = lane.loader
     return {"file": file, "line": line}
+
+
+def _ended(event: Event) -> tuple[int, tuple[int, int]]:
+    """The number of a pass, its last step and the samples of its last batch; 0 of no pass."""
+    found = PassEnds.of(event)
+    return (0, (-1, 0)) if found is None else (found.number, (event.step, found.samples or 0))
 
 
 def _lost(event: Any) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..types import Event, Finding, Severity
+from ..records.steps import Unreadable
+from ..types import Finding, Severity
 from ._crashes import clip
 from ._window import Window
 from .base import Detector
@@ -68,44 +69,43 @@ class UnreadableSample(Detector):
         """Each event, with the first row that is not older than it."""
         first, count = len(window) - window.fresh, 0
         for event in window.events:
-            if event.kind != "unreadable" or event.data.get("replaced") is not True:
+            sample = Unreadable.of(event)
+            if sample is None or not sample.replaced:
                 continue
             count += 1
             rows = np.flatnonzero(window.rows["step"] >= event.step)
             if rows.size and rows[0] >= first:
-                yield self._finding(window.ending(int(rows[0])), event, count)
+                yield self._finding(window.ending(int(rows[0])), sample, count)
 
     def check(self, window: Window) -> Finding | None:
         """The same for one row."""
         return next(self.scan(replace(window, fresh=1)), None)
 
-    def _finding(self, window: Window, event: Event, count: int) -> Finding:
-        data = event.data
-        path = str(data.get("path") or "")
-        said = (str(data.get("message") or "").splitlines() or [""])[0]
-        error = f"{data.get('type', '')}: {said}".rstrip(": ")
+    def _finding(self, window: Window, lost: Unreadable, count: int) -> Finding:
+        path = lost.path
+        said = (lost.message.splitlines() or [""])[0]
+        error = f"{lost.type}: {said}".rstrip(": ")
         finding = self.finding(
             window,
-            f"sample {data.get('sample')}{f' ({path})' if path else ''} cannot be read "
+            f"sample {lost.sample}{f' ({path})' if path else ''} cannot be read "
             f"({error[:_MESSAGE]}); another one was taken in its place",
-            f"{_repair(str(data.get('type') or ''))}; all such samples are in "
+            f"{_repair(lost.type)}; all such samples are in "
             "quarantine.rN.jsonl, and --no-replace-samples (quarantine.replace=false) ends the run "
             "at the first one",
             severity=self.severity,
             evidence={
-                "sample": data.get("sample"),
+                "sample": lost.sample,
                 "path": path,
                 "error": clip(error, 400),
                 "replaced": count,
-                "most": data.get("most"),
-                "cause": {"code": data["code"]} if "code" in data else {},
+                "most": lost.most,
+                "cause": {} if lost.code is None else {"code": lost.code},
             },
         )
-        line = data.get("line")
         return replace(
             finding,
-            file=str(data.get("file") or ""),
-            line=line if isinstance(line, int) else 0,
+            file=lost.file,
+            line=lost.line,
             action=finding.action or "replace_sample",
         )
 

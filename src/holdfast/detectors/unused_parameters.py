@@ -69,7 +69,7 @@ class UnusedParameters(RankDetector):
 
     def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
         """What is never used, or that all is."""
-        if replicas(lanes) != DDP or not all(lane.facts.get("find_unused") for lane in lanes):
+        if replicas(lanes) != DDP or not all(lane.facts.find_unused for lane in lanes):
             return
         tables = [lane.tables.get("layers0") for lane in lanes]
         if any(table is None or len(table) < self.options.looks for table in tables):
@@ -119,6 +119,5 @@ class UnusedParameters(RankDetector):
 
 def _made(lane: Lane, names: Sequence[str]) -> Origin:
     """The line that makes the first of these parameters that one is known of."""
-    parts = lane.facts.get("parts")
-    lines = dict(zip(lane.layers, map(origin, parts or ()), strict=False))
+    lines = dict(zip(lane.layers, map(origin, lane.facts.parts), strict=False))
     return next((at for name in names if (at := lines.get(name, ("", 0)))[1]), ("", 0))

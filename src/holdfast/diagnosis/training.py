@@ -8,6 +8,8 @@ from typing import Any, Protocol
 from torch import nn
 from torch.optim import Optimizer
 
+from ..records import Kind
+
 
 class Training(Protocol):
     """The training in this process, as far as measuring it needs; the guard has one."""
@@ -29,10 +31,12 @@ class Training(Protocol):
         """Every optimizer still alive, with the names of its parameters in their order."""
         ...
 
-    def record_at(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+    def record_at(
+        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
+    ) -> None:
         """Write an Event of a step."""
         ...
 
-    def record(self, kind: str, data: Mapping[str, Any]) -> None:
+    def record(self, record: Kind | str, data: Mapping[str, Any] | None = None) -> None:
         """Write a measurement down as an Event of the next step: this one's row is written."""
         ...

@@ -6,13 +6,14 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from ..actions.quarantine import Quarantine, Record
+from ..actions.quarantine import Quarantine
 from ..actions.replace_sample import SampleReplacement, loader_began, loader_begins
 from ..config import QuarantineSettings
 from ..diagnosis.crash import exception
 from ..probes.batches import Batch
 from ..probes.step_record import StepRecord
 from ..records.nonfinite import Cause
+from ..records.steps import Quarantined, QuarantineKeptOut
 from ..run import Recorder
 
 
@@ -49,7 +50,7 @@ class BadBatches:
         """Record the samples that could not be read."""
         for one in set(self._reading.values()):
             for sample in one.fresh():
-                recorder.event("unreadable", step, sample)
+                recorder.event(step, sample)
 
     def write(self, recorder: Recorder, records: Sequence[StepRecord]) -> None:
         """Which batches they were; those of a bad step are searched and its samples are named."""
@@ -89,9 +90,9 @@ class BadBatches:
         """Record how often a quarantined sample was skipped, and what could not be read last."""
         self.write_unreadable(recorder, step)
         if self.quarantine.left_out:
-            recorder.event("quarantine_kept_out", step, {"times": self.quarantine.left_out})
+            recorder.event(step, QuarantineKeptOut(times=self.quarantine.left_out))
 
     @staticmethod
-    def _set_aside(recorder: Recorder, step: int, opt: int, samples: Sequence[Record]) -> None:
+    def _set_aside(recorder: Recorder, step: int, opt: int, samples: Sequence[Quarantined]) -> None:
         for sample in samples:
-            recorder.event("quarantine", step, {"opt": opt, **sample})
+            recorder.event(step, sample.replace(opt=opt))

@@ -10,6 +10,7 @@ from ..diagnosis.nonfinite.investigation import Investigation
 from ..diagnosis.nonfinite.left_behind import left_behind
 from ..probes.batches import Batch
 from ..probes.step_record import StepRecord
+from ..records.steps import LossReplaced
 from ..recovery.rollback import Recovery
 from .fail_open import EnginePart, FailsOpen, attempt, fail_open
 from .feed import Feed
@@ -68,7 +69,7 @@ class BadSteps(EnginePart):
     def known(self, guard: OptimizerGuard, record: StepRecord, late: bool) -> None:
         """The numbers of a step, bad or not, are on the host; ``late``: a device has decided."""
         if record.loss_bad and self._finite_loss.tell():
-            self._training.record_at("loss_replaced", record.step, {"opt": guard.index})
+            self._training.record_at(record.step, LossReplaced(opt=guard.index))
         if late and record.bad and self._explain:
             # A step that was decided on the device turns out to have been bad.
             self._investigate(None, guard, record, record.batches)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..records import Kind
+from ..records.run import NotCovered
 
 
 class DecisionPlace:
@@ -17,7 +19,7 @@ class DecisionPlace:
         device_path: whether the CPU counts as a device.
     """
 
-    def __init__(self, notes: list[tuple[str, dict[str, Any]]], *, device_path: bool) -> None:
+    def __init__(self, notes: list[Kind], *, device_path: bool) -> None:
         self._notes, self._device_path = notes, device_path
         # Which parameters have gradients, the device of the first, and the place for them.
         self._known: tuple[Sequence[int], torch.device, torch.device | None] | None = None
@@ -43,6 +45,6 @@ class DecisionPlace:
         if kinds != {"cpu"} and first:
             where = ", ".join(sorted(kinds))
             why = f"gradients live on {where}: one host read per step"
-            self._notes.append(("not_covered", {"what": "sync-free guarding", "why": why}))
+            self._notes.append(NotCovered(what="sync-free guarding", why=why))
         self._known = (positions, device, None)
         return None

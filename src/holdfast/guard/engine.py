@@ -25,6 +25,7 @@ from ..checkpoint.training_state import BestState, TrainingState
 from ..config import Settings
 from ..diagnosis.throughput import worker_samples
 from ..probes.spared import Spared
+from ..records import Kind, RecordError, note
 from ..run import Recorder, Run
 from .engine_state import EngineState
 from .fail_open import EnginePart, attempt, fail_open
@@ -103,9 +104,7 @@ class Engine(EnginePart):
         self.state = state = EngineState(settings, begin)
         super().__init__(state)
         training = state.training
-        self.spared = Spared(
-            lambda told: training.record_at(told.kind, training.iteration, told.to_dict())
-        )
+        self.spared = Spared(lambda told: training.record_at(training.iteration, told))
         """What faster forms spare."""
         self._hooks = hooks = _Hooks.of(state)
         # The hooks of every step: as they are, for a call in between takes its time.
@@ -318,9 +317,24 @@ class Engine(EnginePart):
         iteration = self.state.training.iteration
         attempt(self, "recovery", self.state.recovery.new_task, iteration)
 
-    def note(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+    def note(
+        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
+    ) -> None:
         """Write an Event."""
-        attempt(self, "notes", self.state.training.record_at, kind, step, data)
+        attempt(self, "notes", self.state.training.record_at, step, record, data)
+
+    def note_of_script(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Write what the script or a plugin notes; a kind of ours must have the data of ours."""
+        attempt(self, "notes", self._note_of_script, kind, data)
+
+    def _note_of_script(self, kind: str, data: Mapping[str, Any]) -> None:
+        try:
+            record = note(kind, data)
+        except RecordError as error:
+            # Of the others nothing is wrong.
+            self.state.training.failure("a note of the script", error)
+        else:
+            self.state.training.record_at(self.steps, record)
 
     def restore_best(self, why: str) -> str:
         """Go back to the best state by validation between two steps; why that was not done."""

@@ -18,7 +18,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -27,6 +27,7 @@ from ..diagnosis.source.files import from_here
 from ..diagnosis.source.place import user_line
 from ..probes.loss import KEPT, Losses
 from ..probes.step_record import StepRecord
+from ..records.steps import LossPart, NamedLosses
 from .finite_loss import hops_of
 
 # Steps that are looked at from the first one on, and from then on every how many; guesses. An odd
@@ -87,7 +88,7 @@ class FollowedLosses:
         if len(self._passes) > KEPT:
             del self._passes[0]
 
-    def step_ends(self, opt: int, record: StepRecord, losses: Losses) -> Mapping[str, Any] | None:
+    def step_ends(self, opt: int, record: StepRecord, losses: Losses) -> NamedLosses | None:
         """A step that was looked at is over: what is to be recorded of its losses, if they are new.
 
         Optimizers that share a loss step with the same ``losses``.
@@ -132,7 +133,7 @@ class FollowedLosses:
             (number,) = known
         return self._factors.get(number, 1.0)
 
-    def _number(self, opt: int, passes: Sequence[_Pass]) -> tuple[float, Mapping[str, Any] | None]:
+    def _number(self, opt: int, passes: Sequence[_Pass]) -> tuple[float, NamedLosses | None]:
         """What losses are numbered, the same in every process; what to record if they are new."""
         parts = {one.line: one for one in reversed(passes)}
         lines = sorted(parts)
@@ -145,12 +146,13 @@ class FollowedLosses:
             return math.nan, None
         factor = self._factors[number] = _factor(passes)
         self.scaled = self.scaled or factor != 1.0
-        told = [
-            {"name": _name(*line), "file": from_here(line[0]), "line": line[1], "kind": one.kind}
+        found = tuple(
+            LossPart(name=_name(*line), file=from_here(line[0]), line=line[1], kind=one.kind)
             for line, one in sorted(parts.items())
-        ]
-        data = {"number": int(number), "opt": opt, "parts": told, "factor": factor}
-        return number, {**data, "summed": _summed(passes)}
+        )
+        return number, NamedLosses(
+            number=int(number), opt=opt, parts=found, factor=factor, summed=_summed(passes)
+        )
 
 
 def _summed(passes: Sequence[_Pass]) -> int:

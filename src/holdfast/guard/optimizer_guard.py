@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +22,9 @@ from ..probes.model_state import largest_on_device, nonfinite_on_host
 from ..probes.presence import Presence
 from ..probes.step_record import StepRecord
 from ..probes.updates import Updates
+from ..records import Kind
+from ..records.run import NotCovered
+from ..records.steps import GuardedOptimizer
 from .armed_skip import FUSED, HIDDEN, SNAPSHOT, ArmedSkip
 from .decision_place import DecisionPlace
 from .device_launch import DeviceLaunch
@@ -55,15 +57,13 @@ class OptimizerGuard:
         self.how = ""
         self.updates = Updates()
         self.outliers = outliers
-        self.notes: list[tuple[str, dict[str, Any]]] = []
+        self.notes: list[Kind] = []
         self.detect_only = "" if settings.skip else "skipping is switched off"
         self._where = DecisionPlace(self.notes, device_path=settings.device_path)
         self._meters = meters
         self.buffers = StepBuffers(buffers, meters, restores=settings.restore_buffers)
         self.launch = DeviceLaunch(meters, self.buffers, outliers)
-        self._form = OptimizerForm(
-            {"opt": index, "cls": cls}, self.notes, may_switch=settings.fused
-        )
+        self._form = OptimizerForm(index, cls, self.notes, may_switch=settings.fused)
         self.skip = ArmedSkip()
         self.presence = Presence()
         # How many parameters there are, and what decides where ranks share them.
@@ -371,9 +371,9 @@ class OptimizerGuard:
         """From now on steps are observed, not skipped; ``why`` is reported to the user."""
         if not self.detect_only:
             self.detect_only = why
-            self.notes.append(("not_covered", {"what": "skipping a bad step", "why": why}))
+            self.notes.append(NotCovered(what="skipping a bad step", why=why))
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> GuardedOptimizer:
         """Description of this optimizer for the start of the run."""
         why = {
             DETECT: self.detect_only,
@@ -382,14 +382,14 @@ class OptimizerGuard:
             FUSED: "the kernel itself skips the step",
             SNAPSHOT: f"{self.cls} cannot skip by itself",
         }
-        return {
-            "opt": self.index,
-            "cls": self.cls,
-            "layers": self.layers,
-            "buffers": self.buffers.names,
-            "how": self.how,
-            "why": why[self.how],
-        }
+        return GuardedOptimizer(
+            opt=self.index,
+            cls=self.cls,
+            layers=tuple(self.layers),
+            buffers=tuple(self.buffers.names),
+            how=self.how,
+            why=why[self.how],
+        )
 
 
 def parameters_of(optimizer: Optimizer) -> list[Parameter]:

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from ..probes import learning_rate
 from ..probes.loss import Losses
 from ..probes.step_record import StepRecord
+from ..records.steps import Comparable
 from .engine_state import EngineState
 from .fail_open import EnginePart, attempt
 from .optimizer_guard import OptimizerGuard
@@ -65,8 +66,8 @@ class StepRecords(EnginePart):
         several = not own and losses.passes > max(1, len(record.batches))
         comparability = training.registry.comparability
         if comparability.stepped(record.step, guard.index, fed=fed, own=own, several=several):
-            data = {"holds": comparability.holds, "why": comparability.why}
-            attempt(self, "notes", training.record_at, "comparable", record.step, data)
+            now = Comparable(holds=comparability.holds, why=comparability.why)
+            attempt(self, "notes", training.record_at, record.step, now)
         window.previous, window.losses = losses, Losses(read=window.read)
         if window.early is not None:
             window.drop_early(self._writer)
@@ -93,7 +94,7 @@ class StepRecords(EnginePart):
     def _tell_losses(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
         told = self._training.followed.step_ends(guard.index, record, losses)
         if told is not None:
-            self._training.record_at("losses", record.step, told)
+            self._training.record_at(record.step, told)
 
     def _lost(self, record: StepRecord) -> None:
         """A step whose backward ran out of memory is over: its batches are handed out again."""

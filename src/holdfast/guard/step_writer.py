@@ -25,6 +25,8 @@ from ..probes.readback import Readback
 from ..probes.replicas import parallel_facts
 from ..probes.step_record import BLANK, StepRecord
 from ..probes.updates import Before
+from ..records.run import Dropped, End
+from ..records.steps import ScalerChange
 from ..run import Table
 from .grad_scaler import ScalerInUse, why_lower
 from .kernel_cost import KernelCost
@@ -64,7 +66,7 @@ class StepWriter:
         if settings.scaler.policy:
             asked = ScalerPolicy(
                 settings.scaler,
-                lambda data: training.record_at("scaler", training.iteration, data),
+                lambda change: training.record_at(training.iteration, change),
             )
         self.scaler = ScalerInUse(asked, acts=settings.guard.skip)
         self._known = known
@@ -250,8 +252,8 @@ class StepWriter:
         if scaling is not None and (why := why_lower(record)):
             scale = scaling.lowered(row["scale"])
             if scale < row["scale"]:
-                data = {"what": why, "scale": scale, "opt": record.opt}
-                recorder.event("scaler", record.step, data)
+                change = ScalerChange(what=why, scale=scale, opt=record.opt)
+                recorder.event(record.step, change)
         self._known(guard, record, late)
         self.suspicious = record.bad or row["param_bad"] > 0
         self.put(guard, [record])
@@ -265,7 +267,7 @@ class StepWriter:
         hidden, budget = self.kernel_cost.hidden, self.budget
         for record in records:
             if dropped := budget.spend(0.0 if hidden else record.row["guard"], record.time):
-                recorder.event("backed_off", record.step, budget.facts(dropped))
+                recorder.event(record.step, budget.facts(dropped))
         if len(records) == 1:
             steps.put(records[0].step, records[0].time, records[0].row)
         else:
@@ -324,28 +326,31 @@ class StepWriter:
             return
         if not guard.announced and guard.how:
             guard.announced = True
-            training.record_at("optimizer", training.iteration, guard.description())
+            training.record_at(training.iteration, guard.description())
             if ranks() > 1:
                 self._tell_ranks(guard, record)
         while guard.notes:
-            kind, data = guard.notes.pop(0)
-            training.record_at(kind, training.iteration, data)
+            training.record_at(training.iteration, guard.notes.pop(0))
 
     def _tell_ranks(self, guard: OptimizerGuard, record: StepRecord) -> None:
         """How this optimizer trains together with those of other ranks."""
         training = self.training
         optimizer = next((o for o, g in training.guards() if g is guard), None)
         if optimizer is not None:
-            facts = parallel_facts(parameters_of(optimizer), guard.layers, ranks())
-            facts["settings"] = learning_rate.settings(optimizer)
+            parameters = parameters_of(optimizer)
             drawn = record.batches[0].indices if record.batches else None
-            facts |= {"opt": guard.index, "cls": guard.cls}
-            facts |= {} if drawn is None else {"batch_size": len(drawn)}
-            facts |= {"made": training.origins.of(optimizer), "loader": training.origins.loader}
-            if facts.get("find_unused"):
-                facts["parts"] = parts_of(training.models(), parameters_of(optimizer))
-            training.record_at("parallel", training.iteration, facts)
-            training.uneven = bool(facts.get("join"))
+            facts = parallel_facts(parameters, guard.layers, ranks()).replace(
+                opt=guard.index,
+                cls=guard.cls,
+                settings=learning_rate.settings(optimizer),
+                batch_size=None if drawn is None else len(drawn),
+                made=training.origins.of(optimizer),
+                loader=training.origins.loader,
+            )
+            if facts.find_unused:
+                facts = facts.replace(parts=tuple(parts_of(training.models(), parameters)))
+            training.record_at(training.iteration, facts)
+            training.uneven = bool(facts.join)
 
     def state(self) -> dict[str, Any]:
         """Which step it is and whose, as plain data; every row must be known."""
@@ -380,7 +385,7 @@ class StepWriter:
             )
         step = training.iteration
         if self.readback.dropped:
-            recorder.event("dropped", step, {"readings": self.readback.dropped})
+            recorder.event(step, Dropped(readings=self.readback.dropped))
         training.bad_batches.close(recorder, step)
-        recorder.event("end", step, {"steps": self._rows, "skipped": self.skipped})
+        recorder.event(step, End(steps=self._rows, skipped=self.skipped))
         recorder.close()

@@ -12,6 +12,7 @@ import numpy as np
 from ..probes._host_norms import INF, GradientReading
 from ..probes._norm_rows import Landings, Sums
 from ..probes.step_record import BLANK, StepRecord
+from ..records.steps import Comparable
 from ..recovery.rollback import Recovery
 from .optimizer_guard import OptimizerGuard
 from .step_writer import StepWriter
@@ -60,8 +61,8 @@ class StretchRows:
         noted, comparability = ring[0].noted, self._writer.training.comparability
         for one in noted:
             if one.changed:
-                data = {"holds": comparability.holds, "why": comparability.why}
-                self._writer.training.record_at("comparable", one.step, data)
+                now = Comparable(holds=comparability.holds, why=comparability.why)
+                self._writer.training.record_at(one.step, now)
         if noted:
             readback = self._writer.readback
             arrived = functools.partial(self._arrived, ring, [])

@@ -21,13 +21,17 @@ from torch.optim import Optimizer
 from ..config import QuarantineSettings
 from ..diagnosis.nonfinite.provenance import Scene, addresses
 from ..diagnosis.source.origins import Origins
-from ..probes import STEP_COLUMNS
 from ..probes._host_norms import plain, read_on_host
 from ..probes.batches import Batch, LoaderLedger
 from ..probes.comparable import Comparability
 from ..probes.model_state import clean
 from ..probes.ranks import ranks
+from ..records import Kind, Note
+from ..records.base import step_and_record
+from ..records.columns import COLUMNS
 from ..records.nonfinite import Cause
+from ..records.ranks import PassEnds
+from ..records.run import HoldfastError, NotCovered, PolicyRules, Start
 from ..recovery.out_of_memory import OutOfMemory
 from ..run import Recorder, Table
 from .bad_batches import BadBatches
@@ -93,10 +97,10 @@ class GuardedTraining:
                 # Cannot write: guarding goes on, the parent reports the empty lane.
                 self._dead = True
                 raise
-            self.steps = self.recorder.table("steps", list(STEP_COLUMNS))
-            self.recorder.event("start", 0, _environment(self.recorder.rank))
+            self.steps = self.recorder.table("steps", list(COLUMNS))
+            self.recorder.event(0, _environment(self.recorder.rank))
             if acts:
-                self.recorder.event("policy", 0, {"rules": self._policy})
+                self.recorder.event(0, PolicyRules(rules=tuple(self._policy)))
         return self.recorder
 
     @property
@@ -122,19 +126,24 @@ class GuardedTraining:
         """The folder of the run; None while it is not open."""
         return None if self.recorder is None else self.recorder.run.path
 
-    def record(self, kind: str, data: Mapping[str, Any]) -> None:
+    def record(self, record: Kind | str, data: Mapping[str, Any] | None = None) -> None:
         """Write a measurement down as an Event of the next step: this one's row is written."""
-        self.record_at(kind, self.iteration + 1, data)
+        if not isinstance(record, Kind):  # Until all kinds are typed.
+            record = Note(record, data or {})
+        self.record_at(self.iteration + 1, record)
 
-    def record_at(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+    def record_at(
+        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
+    ) -> None:
         """Write an Event of a step."""
+        step, record = step_and_record(step, record, data)  # Until all kinds are typed.
         recorder = self.opened()
         if recorder is not None:
-            recorder.event(kind, step, dict(data))
+            recorder.event(step, record)
 
     def explained(self, step: int, cause: Cause) -> None:
         """Write the cause of a bad step; samples that it names may be quarantined."""
-        self.record_at(Cause.kind, step, cause.to_dict())
+        self.record_at(step, cause)
         if self.recorder is not None:
             self.bad_batches.explained(self.recorder, step, cause)
 
@@ -142,7 +151,7 @@ class GuardedTraining:
         """Report, once, what the guard cannot do for this run."""
         if why not in self._not_covered and self.opened() is not None:
             self._not_covered.add(why)
-            self.record_at("not_covered", self.iteration, {"what": what, "why": why})
+            self.record_at(self.iteration, NotCovered(what=what, why=why))
 
     def failure(self, where: str, error: Exception) -> None:
         """Record that a part of holdfast failed and was switched off."""
@@ -153,7 +162,7 @@ class GuardedTraining:
         if at is not None:
             text += f" ({os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno})"
         try:
-            self.record_at("holdfast_error", self.iteration, {"where": where, "error": text})
+            self.record_at(self.iteration, HoldfastError(where=where, error=text))
         except Exception:
             self._dead = True
 
@@ -163,7 +172,7 @@ class GuardedTraining:
             self._passes += 1
             drawn = ledger.used[-1].indices
             samples = None if drawn is None else len(drawn)
-            self.record("pass_ends", {"number": self._passes, "samples": samples})
+            self.record(PassEnds(number=self._passes, samples=samples))
 
     # ------------------------------------------------------------------ the optimizers
 
@@ -220,14 +229,13 @@ class GuardedTraining:
         )
 
 
-def _environment(rank: int) -> dict[str, Any]:
-    world = max(int(os.environ.get("WORLD_SIZE", "1")), ranks())
-    return {
-        "pid": os.getpid(),
-        "rank": rank,
-        "world": world,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_initialized() else "cpu",
-        "script": os.path.basename(sys.argv[0]) if sys.argv else "",
-    }
+def _environment(rank: int) -> Start:
+    return Start(
+        pid=os.getpid(),
+        rank=rank,
+        world=max(int(os.environ.get("WORLD_SIZE", "1")), ranks()),
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        device=torch.cuda.get_device_name() if torch.cuda.is_initialized() else "cpu",
+        script=os.path.basename(sys.argv[0]) if sys.argv else "",
+    )

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..probes._host_norms import INF, GradientReading
 from ..probes.gradients import DeviceReading, Meter
+from ..records.run import NotCovered
 from ..shards import is_sharded, local
 
 # Seconds to wait, once, for the other ranks to say that they take part. Ranks that compile reach
@@ -129,13 +130,13 @@ class WholeNorms:
             sums[-1:].fill_(1.0)
         return meter.of_all_ranks(self._sum(sums), measured)
 
-    def refusal(self) -> list[tuple[str, dict[str, Any]]]:
+    def refusal(self) -> list[NotCovered]:
         """What there is to tell, once, when another rank cannot skip."""
         if self._told:
             return []
         self._told = True
         why = "another rank cannot skip, and ranks skip together or not at all"
-        return [("not_covered", {"what": "skipping a bad step", "why": why})]
+        return [NotCovered(what="skipping a bad step", why=why)]
 
     def stand_in(self) -> None:
         """Take part for a guard that cannot decide this step: nobody skips it."""

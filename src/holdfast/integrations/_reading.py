@@ -11,9 +11,11 @@ import numpy as np
 
 from ..config import yaml_values
 from ..errors import HoldfastError
+from ..records import records_of
 from ..records.crash import RaisedException
 from ..records.recovery import SnapshotTotals
 from ..records.resuming import CheckpointResult, Resumed
+from ..records.run import Start
 from ..records.trainer import (
     EpochEnded,
     GradientNormTotals,
@@ -157,15 +159,15 @@ def about_run(
     """What is known of a run once it has begun."""
     meta = run.meta
     params = dict(flat(_settings(run)))
-    start = _first(events, "start")
+    start = next(records_of(Start, events), Start())
     setup = next(filter(None, map(TrainerSetup.of, events)), None)
     resumed = next((event for event in events if event.kind == Resumed.kind), None)
     params |= {
         "version.holdfast": str(meta.get("holdfast", "")),
         "version.python": str(meta.get("python", "")),
-        "version.torch": str(start.get("torch", "")),
-        "device": str(start.get("device", "")),
-        "world_size": str(start.get("world", 1)),
+        "version.torch": start.torch,
+        "device": start.device,
+        "world_size": str(1 if start.world is None else start.world),
         "resumed": "no" if resumed is None else f"at step {resumed.step}",
     }
     chosen = {} if setup is None else setup.to_dict()
@@ -192,11 +194,6 @@ def flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
             yield from flat(cast("Mapping[str, Any]", value), f"{above}{key}.")
         else:
             yield f"{above}{key}", "null" if value is None else str(cast("object", value))
-
-
-def _first(events: Sequence[Event], kind: str) -> Mapping[str, Any]:
-    found = [event.data for event in events if event.kind == kind]
-    return found[0] if found else {}
 
 
 def _settings(run: Run) -> Mapping[str, Any]:

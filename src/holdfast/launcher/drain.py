@@ -18,8 +18,10 @@ from ..detectors.judge import Judge, Key
 from ..errors import HoldfastError
 from ..policy import Policy
 from ..records import Kind
+from ..records.base import event_from
 from ..records.crash import NoProgress, SignalReceived
 from ..records.resuming import Resumed
+from ..records.run import Dropped
 from ..report.live import Live, start_line
 from ..run import (
     LaneWriter,
@@ -273,15 +275,7 @@ class Drain:
         if lane.ring.dropped > lane.dropped:
             lane.dropped = lane.ring.dropped
             lane.writer.write_events(
-                [
-                    Event(
-                        time=time.time(),
-                        rank=lane.judge.rank,
-                        step=0,
-                        kind="dropped",
-                        data={"records": lane.dropped},
-                    )
-                ]
+                [event_from(0, Dropped(records=lane.dropped), lane.judge.rank)]
             )
         resumed = [event.step for event in taken.events if event.kind == Resumed.kind]
         lane.resumed = max([lane.resumed, *resumed])

@@ -43,15 +43,6 @@ FORGOTTEN = 512
 HIGHER = 1.0
 """Binary orders by which an event must surpass all before it to be skipped again."""
 
-COLUMNS = {
-    "loss_usual": "median of the recent losses, NaN until there are enough",
-    "loss_limit": "threshold above which a loss is an outlier",
-    "norm_usual": "median of the recent gradient norms, NaN until there are enough",
-    "norm_limit": "threshold above which a gradient norm is an outlier",
-    "outlier": "1 when the gradient norm is an outlier, 2 for the loss, 3 for both",
-    "clip": "clipping factor on the gradients before the step; 1 when they were not clipped",
-}
-
 NORM, LOSS, LEFT_OUT = 1, 2, 4
 """Bits of an outlier; the last one says that its step is skipped."""
 

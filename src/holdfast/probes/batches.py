@@ -17,12 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-COLUMNS = {
-    "batch": "24-bit fingerprint of the batch",
-    "worker": "loader worker that made it, -1 for the main process",
-    "input_bad": "number of non-finite tensors of the batch; checked on bad steps",
-}
-
 _DEPTH = 4
 _SAMPLE = 16
 _NAMED = 16

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ..records.run import BackedOff
+
 # Steps per judgement; the first window (compilation, first allocations) does not count.
 _WINDOW = 64
 # Steps by which the pace is known.
@@ -80,15 +82,15 @@ class Budget:
         self._told = True
         return FLOOR
 
-    def facts(self, part: str) -> dict[str, object]:
+    def facts(self, part: str) -> BackedOff:
         """What was found and done about it, for an Event."""
         what, took = ORDER.get(part, FLOOR_WORDS), self.per_step * 1e3
         each = f"{took:.3g} ms" if took >= 1 else f"{took * 1e3:.0f} µs"
-        return {
-            "part": part,
-            "cost": self.measured,
-            "per_step": self.per_step,
-            "budget": self.share,
-            "why": f"the guard took {each} per step, {self.measured * 100:.0f} % of the time, "
+        return BackedOff(
+            part=part,
+            cost=self.measured,
+            per_step=self.per_step,
+            budget=self.share,
+            why=f"the guard took {each} per step, {self.measured * 100:.0f} % of the time, "
             f"above its budget of {self.share * 100:.3g} %: {what}; skipping goes on as before",
-        }
+        )

@@ -26,14 +26,6 @@ from ._norm_kernel import FlagPair, NormKernel, Repeat, ScalerOnDevice
 from ._norm_program import available
 from ._norm_rows import Landing, Layout, Sums
 
-COLUMNS = {
-    "grad_norm": "L2 norm over all gradients of the optimizer",
-    "grad_max": "NaN or infinity, whichever the blamed gradient holds; measured on bad steps",
-    "grad_bad": "number of non-finite gradient tensors",
-    "grad_layer": "index of the layer to blame, -1 for none",
-}
-
-
 _NOTHING = contextlib.nullcontext()
 # Without the call around it, which asks whether CUDA is there.
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)

@@ -8,8 +8,6 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-COLUMNS = {"lr": "learning rate of the first parameter group"}
-
 # The rate is a column; the others choose a kernel, which may be holdfast's choice.
 _NOT = ("lr", "initial_lr", "fused", "foreach", "capturable", "differentiable")
 

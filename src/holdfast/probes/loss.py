@@ -17,13 +17,6 @@ from torch import Tensor
 
 from ..shards import local
 
-COLUMNS = {
-    "loss": "mean of the losses of this step, before the script divides them for accumulation",
-    "loss_bad": "1 when one of them was NaN or infinite",
-    "backwards": "number of backward passes in this step",
-    "losses": "number of the event `losses` that names them; of steps that were looked at",
-}
-
 _base_of: Callable[[Tensor], Tensor | None] = operator.attrgetter("_base")
 
 KEPT = 64

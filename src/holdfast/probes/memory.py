@@ -6,12 +6,6 @@ from typing import Any
 
 import torch
 
-COLUMNS = {
-    "mem_allocated": "bytes in live tensors on the device; sampled",
-    "mem_reserved": "bytes the allocator holds from the driver; sampled",
-    "mem_retries": "allocator retries so far (it emptied its cache and tried again); sampled",
-}
-
 
 def allocated(device: torch.device | None = None) -> int:
     """Bytes in live tensors on a device; asks for the nested table, as ``counters`` does."""

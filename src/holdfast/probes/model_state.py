@@ -19,13 +19,6 @@ from torch import Tensor, nn
 
 from ..shards import is_sharded, local
 
-COLUMNS = {
-    "param_bad": "number of non-finite parameter tensors; checked periodically",
-    "param_layer": "index of the first of them, -1 for none",
-    "buffer_bad": "number of non-finite module buffers",
-    "buffer_layer": "index of the first of them, -1 for none",
-}
-
 
 def live_modules() -> list[nn.Module]:
     """Every module alive in the process.

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
+from ..records.ranks import Parallel
 from ..shards import is_sharded
 
 EVERY = 64
@@ -51,27 +52,24 @@ def _sum_of_bits(tensor: Tensor) -> Tensor:
     return tensor.view(whole).sum(dtype=torch.int64)
 
 
-def parallel_facts(
-    parameters: Sequence[Tensor], layers: Sequence[str], group: int
-) -> dict[str, Any]:
+def parallel_facts(parameters: Sequence[Tensor], layers: Sequence[str], group: int) -> Parallel:
     """How this rank trains together with others, ``group`` in all; compared between ranks."""
     wrapped, samplers = _alive(parameters)
     sharded = any(is_sharded(p) or hasattr(p, "_is_flat_param") for p in parameters)
     shapes = [(name, tuple(p.shape)) for name, p in zip(layers, parameters, strict=False)]
-    facts: dict[str, Any] = {
-        "group": group,
-        "backend": str(torch.distributed.get_backend()),
-        "wrapper": "ddp" if wrapped else "fsdp" if sharded else "",
-        "model": _digest(shapes),
-        "dtype": ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
-        "source": source_digest(),
-    }
-    if wrapped:
-        facts["find_unused"] = bool(wrapped[0].find_unused_parameters)
-        facts["static_graph"] = bool(wrapped[0].static_graph)
-        facts["join"] = bool(wrapped[0]._join_config.enable)
-    facts["sampler"] = any(sampler.shuffle for sampler in samplers)
-    return facts
+    first = wrapped[0] if wrapped else None
+    return Parallel(
+        group=group,
+        backend=str(torch.distributed.get_backend()),
+        wrapper="ddp" if wrapped else "fsdp" if sharded else "",
+        model=_digest(shapes),
+        dtype=", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
+        source=source_digest(),
+        find_unused=None if first is None else bool(first.find_unused_parameters),
+        static_graph=None if first is None else bool(first.static_graph),
+        join=None if first is None else bool(first._join_config.enable),
+        sampler=any(sampler.shuffle for sampler in samplers),
+    )
 
 
 def _alive(

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import STEP_COLUMNS
+from ..records.columns import COLUMNS
 from ._host_norms import GradientReading
 from .baseline import LEFT_OUT
 from .batches import Batch
@@ -22,7 +22,7 @@ from .gradients import DeviceReading
 from .timing import Timed
 from .updates import Before
 
-BLANK: dict[str, float] = dict.fromkeys(STEP_COLUMNS, math.nan)
+BLANK: dict[str, float] = dict.fromkeys(COLUMNS, math.nan)
 """A row on which nothing was measured; its order is that of the columns on disk."""
 
 

@@ -23,16 +23,6 @@ from time import perf_counter
 
 import torch
 
-COLUMNS = {
-    "data_wait": "seconds waiting for the next batch",
-    "h2d": "host seconds copying tensors to the device",
-    "forward": "seconds from the batch to backward, loss code included; sampled on a GPU",
-    "backward": "seconds in backward; sampled on a GPU",
-    "optimizer": "seconds in optimizer.step; sampled on a GPU",
-    "other": "seconds in everything else of the loop; sampled on a GPU",
-    "collective": "host seconds waiting for other ranks outside of backward",
-}
-
 # Beyond this many marks in one step (long accumulation) the rest is summed on the host clock.
 _MOST_MARKS = 64
 # Of how many steps one is timed by events, and of how many short ones after the first.

@@ -10,8 +10,8 @@ with ``from_dict``. A key that is missing, unknown or of another type makes an e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from holdfast.types import Event
 
@@ -28,7 +28,9 @@ from . import (
     times,
     trainer,
 )
-from .base import Kind, Record, RecordError
+from .base import Kind, Note, Record, RecordError
+
+K = TypeVar("K", bound=Kind)
 
 THEMES = (crash, lines, memory, nonfinite, ranks, recovery, resuming, run, steps, times, trainer)
 
@@ -52,10 +54,37 @@ def read(kind: str, data: Mapping[str, Any]) -> Kind | RecordError | None:
         return error
 
 
+def note(kind: str, data: Mapping[str, Any]) -> Kind:
+    """What somebody else records; a ``RecordError`` for one of our kinds with other data.
+
+    Readers take such an event for one of ours, and would look for its keys.
+    """
+    found = read(kind, data)
+    if isinstance(found, RecordError):
+        raise RecordError(f"{found}; this kind is one of holdfast's own, choose another word")
+    return Note(kind, data) if found is None else found
+
+
+def records_of(kind: type[K], events: Iterable[Event]) -> Iterator[K]:
+    """What the events of a kind hold, in their order."""
+    return (found for event in events if (found := kind.of(event)) is not None)
+
+
 def fault(event: Event) -> str:
     """Why the data of an event are no record of its kind; empty where they are one."""
     found = read(event.kind, event.data) if event.record is None else event.record
     return str(found) if isinstance(found, RecordError) else ""
 
 
-__all__ = ["KINDS", "THEMES", "Kind", "Record", "RecordError", "fault", "read"]
+__all__ = [
+    "KINDS",
+    "THEMES",
+    "Kind",
+    "Note",
+    "Record",
+    "RecordError",
+    "fault",
+    "note",
+    "read",
+    "records_of",
+]

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import time
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -176,6 +177,39 @@ class Kind(Record):
     @classmethod
     def _called(cls) -> str:
         return cls.kind or cls.__name__
+
+
+class Note(Kind):
+    """What a script, a recipe or a plugin records: its own word, and any JSON.
+
+    >>> note = Note("my_metric", {"value": 0.5})
+    >>> note.kind, note.to_dict()
+    ('my_metric', {'value': 0.5})
+    """
+
+    data: Mapping[str, Any]
+
+    def __init__(self, kind: str, data: Mapping[str, Any]) -> None:
+        self.__dict__.update(kind=kind, data=dict(data))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The data, as they were given."""
+        return dict(self.data)
+
+
+def event_from(step: int, record: Kind, rank: int) -> Event:
+    """The Event of a record, as of now."""
+    return Event(time=time.time(), rank=rank, step=step, kind=record.kind, data=record.to_dict())
+
+
+# Until all kinds are typed.
+def step_and_record(
+    step: int | str, record: Kind | int, data: Mapping[str, Any] | None
+) -> tuple[int, Kind]:
+    """What ``(step, record)`` and the earlier ``(kind, step, data)`` say."""
+    if isinstance(record, Kind):
+        return int(step), record
+    return record, Note(str(step), data or {})
 
 
 def _keys(missing: Sequence[str], unknown: Sequence[str]) -> str:

@@ -115,7 +115,7 @@ class Judging:
         if several:
             self._together.ask(CLIP, switched.to_dict(), hasty=on)
         else:
-            self._training.record_at(switched.kind, record.step, switched.to_dict())
+            self._training.record_at(record.step, switched)
 
     def _ask(self, record: StepRecord) -> Ending | None:
         """A step was skipped: decide whether that may go on."""

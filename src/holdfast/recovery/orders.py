@@ -91,7 +91,7 @@ class Orders:
             guards = {guard.index: guard for _, guard in self._training.guards()}
             switched = ClippingSwitched.from_dict(facts).replace(asked_by=asked_by)
             guards[switched.opt].outliers.agreed_to_clip = switched.on
-            self._training.record_at(switched.kind, step + 1, switched.to_dict())
+            self._training.record_at(step + 1, switched)
         elif kind == OUTLIERS:
             self._training.comparability.agreed = facts["skip"]
         elif kind == PACE:

@@ -21,6 +21,7 @@ from ..actions.split_batch import Compute, Made, Piece, Pieces, Split, SplitBatc
 from ..probes.batches import Batch
 from ..probes.loss import scalars
 from ..probes.ranks import ranks
+from ..records import Kind
 from ..records.memory import CodeLine, LostStep
 from ..shards import is_sharded
 
@@ -34,7 +35,9 @@ Place = Callable[[], CodeLine]
 class Skippable(Protocol):
     """What is asked of the training."""
 
-    def record_at(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+    def record_at(
+        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
+    ) -> None:
         """Write an Event of a step."""
         ...
 

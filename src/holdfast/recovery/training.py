@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from ..probes.comparable import Comparability
 from ..probes.step_record import StepRecord
+from ..records import Kind
 
 
 class Outliers(Protocol):
@@ -109,7 +110,9 @@ class Training(Protocol):
         """The folder of the run; None while it is not open."""
         ...
 
-    def record_at(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+    def record_at(
+        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
+    ) -> None:
         """Write an Event of a step."""
         ...
 

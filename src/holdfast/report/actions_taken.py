@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..records import read
 from ..records.nonfinite import Cause
+from ..records.run import BackedOff
+from ..records.steps import LossReplaced, SwitchedToCapturable, SwitchedToForeach, SwitchedToFused
 from ..run import LaneData
 from ..types import Event
 from . import words
@@ -20,7 +23,7 @@ from .rescue_words import (
     KINDS,
     Rescue,
     rescue_of,
-    text_in,
+    shown,
 )
 from .restarts import reasons_of
 
@@ -167,29 +170,29 @@ def _rescued(event: Event, rescue: Rescue) -> ActionTaken:
 
 
 def _from_event(event: Event) -> ActionTaken | None:
-    data, when = event.data, f"step {words.number(event.step)}"
-    name, why = text_in(data, "cls") or "the optimizer", text_in(data, "why")
-    match event.kind:
-        case "switched_to_fused":
-            what = f"Switched {name} to its fused kernel"
+    when, why = f"step {words.number(event.step)}", ""
+    match read(event.kind, event.data) if event.record is None else event.record:
+        case SwitchedToFused(cls=cls):
+            what = f"Switched {shown(cls) or 'the optimizer'} to its fused kernel"
             why = "it can skip a step by itself; --no-fused keeps yours"
-        case "switched_to_foreach":
+        case SwitchedToForeach(cls=cls):
+            name = shown(cls) or "the optimizer"
             what = f"Switched {name} to foreach (all tensors at once)"
             why = "it is faster and bitwise identical; --no-fused keeps yours"
-        case "switched_to_capturable":
-            what = f"Moved the step counters of {name} to the device"
-        case "replay":
+        case SwitchedToCapturable(cls=cls, why=reason):
+            what = f"Moved the step counters of {shown(cls) or 'the optimizer'} to the device"
+            why = shown(reason)
+        case _ if event.kind == "replay":
             what = "Fed a bad batch through the loop again to find the line"
             why = "the loop runs one iteration longer; --no-replay switches this off"
-        case "loss_replaced":
+        case LossReplaced():
             what = "Let a non-finite loss read as the last finite one"
             when = f"from {when} on"
             why = "the script's averages stay numbers; the record keeps NaN; --keep-nan leaves it"
-        case "backed_off":
-            part = str(event.data.get("part", MEASUREMENTS))
+        case BackedOff(part=part, why=reason):
             if part not in _DROPPED:
                 return None  # nothing was left to drop
-            what = _DROPPED[part]
+            what, why = _DROPPED[part], shown(reason)
         case _:
             return None
     return ActionTaken(what=what, when=when, why=why)

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import RunFolderError, UsageError
+from ..records import records_of
+from ..records.steps import GuardedOptimizer
 from ..run import LaneData, Rows, Run, encode
 from ..run.resumption import DIGEST
 from ..types import Finding, Severity, place_words
@@ -47,8 +49,6 @@ _SHOWN = {
 _HIGHER_IS_BETTER = ("samples_per_second",)
 _MEMORY = ("rss", "mem_allocated", "mem_reserved")
 _NEVER = math.inf
-# The event that names the weights.
-_MODEL = "optimizer"
 # Beyond this a percentage is told as a factor.
 _FOLD = 9.0
 # The first steps compile, allocate and fill caches; they say nothing about the others.
@@ -282,9 +282,8 @@ def _other_model(before: Run, after: Run, one: LaneData, two: LaneData) -> str:
 
 def _layers(lane: LaneData) -> set[str]:
     """The names of the weights, as each optimizer was last recorded."""
-    told = {str(e.data.get("opt")): e.data.get("layers") for e in lane.events if e.kind == _MODEL}
-    lists = [cast("list[Any]", names) for names in told.values() if isinstance(names, list)]
-    return {str(name) for names in lists for name in names}
+    known = {found.opt: found.layers for found in records_of(GuardedOptimizer, lane.events)}
+    return {name for names in known.values() for name in names}
 
 
 def _other_arguments(before: Run, after: Run) -> str:

@@ -17,6 +17,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ..records import records_of
+from ..records.run import BackedOff
 from ..records.times import TimeSaved
 from ..run import Rows
 from ..run.thinning import INCIDENTS
@@ -155,15 +157,15 @@ def cost_of(rows: Rows, written: int, events: Sequence[Event] = ()) -> Cost | No
     kernels, behind = kernels[looked], behind[looked] > 0
     hidden = float(behind.mean()) if len(looked) else 0.0
     ours *= 1 - hidden
-    told = [saved.seconds for event in events if (saved := TimeSaved.of(event))]
-    spared = min(ours, (1 - hidden) * count * told[-1]) if told else 0.0
+    saved = [found.seconds for found in records_of(TimeSaved, events)]
+    spared = min(ours, (1 - hidden) * count * saved[-1]) if saved else 0.0
     ours -= spared
     # Where the device is behind they are what is paid, elsewhere what they take beyond the host.
     for share, some in ((hidden, kernels[behind]), (1 - hidden, kernels[~behind])):
         ours += count * share * float(np.median(some)) if len(some) else 0.0
     first = float(_column(rows, "guard")[0])
-    over = [event.data for event in events if event.kind == "backed_off"]
-    parts = {str(data.get("part", MEASUREMENTS)) for data in over}
+    over = list(records_of(BackedOff, events))
+    parts = {found.part for found in over}
     return Cost(
         steps=round(count),
         seconds=float(took[late].sum()),
@@ -177,7 +179,7 @@ def cost_of(rows: Rows, written: int, events: Sequence[Event] = ()) -> Cost | No
         device=len(looked) > 0,
         hidden=hidden,
         spared=spared,
-        budget=max((_number(data.get("budget")) for data in over), default=0.0),
+        budget=max((found.budget for found in over), default=0.0),
         dropped=tuple(part for part in _DROPPED if part in parts),
     )
 
@@ -262,10 +264,6 @@ def _over_budget(cost: Cost) -> str:
     done = words.listed([_DROPPED[part] for part in cost.dropped if part != FLOOR])
     rest = f"; {_DROPPED[FLOOR]}" if FLOOR in cost.dropped else ""
     return f" Above its budget{above} {done}{rest}."
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _column(rows: Rows, name: str) -> NDArray[np.float32]:

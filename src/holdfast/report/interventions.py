@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ..records import records_of
 from ..records.recovery import ClippingSwitched, LoweredRate, OrderedAction, RolledBack
 from ..run import LaneData
 from ..types import Event
@@ -39,7 +40,7 @@ def interventions(lanes: Sequence[LaneData], rollbacks: int) -> str:
     skipped = sum(map(_exploded, lanes))
     if skipped:
         parts.append(f"skipped {words.plural(skipped, 'step')} with exploding gradients")
-    clipped = any(clipping.on for clipping in filter(None, map(ClippingSwitched.of, events)))
+    clipped = any(change.on for change in records_of(ClippingSwitched, events))
     if clipped:
         parts.append("clipped gradients for a while")
     if skipped or clipped:

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from ..detectors.peers import peer_is_gone
 from ..errors import RunFolderError
+from ..records import records_of
 from ..records.crash import Died, RaisedException
 from ..records.memory import LostStep
 from ..records.recovery import RolledBack, TrialResult
+from ..records.run import Dropped, End, Truncated
 from ..run import (
     LaneData,
     Rows,
@@ -111,9 +113,9 @@ def _last_words(run: Run, events: Sequence[Event]) -> list[Event]:
 def summarize_lane(data: LaneData) -> LaneSummary:
     """Sum up one lane; every number survives empty lanes and missing columns."""
     rows = data.steps
-    end = next((e.data for e in reversed(data.events) if e.kind == "end"), None)
+    end = next(records_of(End, reversed(data.events)), None)
     steps = rows["step"] if len(rows) else np.zeros(0, dtype=np.int64)
-    written = max(len(rows), int(end.get("steps", 0)) if end else 0)
+    written = max(len(rows), end.steps if end else 0)
     out = left_out(data)
     skipped = int(np.sum(out))
     mine, followed = main_loss(rows), losses_of(data)
@@ -129,7 +131,7 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         rows=len(rows),
         first_step=int(steps[0]) if len(rows) else -1,
         last_step=int(steps[-1]) if len(rows) else -1,
-        skipped=max(skipped, int(end.get("skipped", 0)) if end else 0),
+        skipped=max(skipped, end.skipped if end else 0),
         rollbacks=_rollbacks(data.events),
         seconds=max(0.0, seconds),
         first_loss=main.first,
@@ -178,12 +180,12 @@ def _rollbacks(events: Iterable[Event]) -> int:
 def _dropped(data: LaneData) -> int:
     """Events carry running totals, one kind of loss each: the last of each kind counts."""
     latest: dict[str, int] = {}
-    for event in data.events:
-        if event.kind in ("dropped", "truncated"):
-            for name in ("records", "readings", "left_out"):
-                if name in event.data:
-                    key = f"{name} {event.data.get('stream', '')}"
-                    latest[key] = max(latest.get(key, 0), int(event.data[name]))
+    for dropped in records_of(Dropped, data.events):
+        for name, count in (("records", dropped.records), ("readings", dropped.readings)):
+            latest[name] = max(latest.get(name, 0), count)
+    for cut in records_of(Truncated, data.events):
+        name = f"left_out {cut.stream}"
+        latest[name] = max(latest.get(name, 0), cut.left_out)
     return sum(latest.values())
 
 

@@ -16,7 +16,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
 
 from ..detectors.judge import Key
 from ..harmless import visible_line
@@ -31,6 +30,8 @@ from ..records.recovery import (
     SnapshotTotals,
 )
 from ..records.resuming import CheckpointResult, Resumed
+from ..records.run import HoldfastError, NotCovered, PolicyRules
+from ..records.steps import SwitchedToFused
 from ..run import Rows
 from ..types import Event, Finding, Severity, place_words
 from . import words
@@ -276,9 +277,8 @@ def _shortened(path: str) -> str:
 
 def event_line(event: Event) -> str:
     """One line for an event that the user should see now; empty for all others."""
-    data = event.data
-    if event.kind == "policy":
-        return _policy_line(event)
+    if (policy := PolicyRules.of(event)) is not None:
+        return "" if event.rank else _policy_line(policy)
     if (rescue := rescue_of(event)) is not None:
         saved = CheckpointResult.of(event)
         if event.kind in _LATER or (saved is not None and not saved.failed):
@@ -292,9 +292,9 @@ def event_line(event: Event) -> str:
         did = ": ".join(filter(None, [rescue.what, why])).replace(words.NBSP, " ")
         told = f"step {event.step}  {rank}{did}"
         return f"{told.ljust(_COLUMN)}  [{rescue.code}]" if rescue.code else told
-    if event.kind == "switched_to_fused":
+    if (switched := SwitchedToFused.of(event)) is not None:
         return (
-            f"holdfast: {data.get('cls', 'optimizer')} now runs as its fused kernel, which can "
+            f"holdfast: {switched.cls or 'optimizer'} now runs as its fused kernel, which can "
             "skip a step by itself (--no-fused to keep yours)"
         )
     if event.kind == BatchReplay.kind:
@@ -302,26 +302,23 @@ def event_line(event: Event) -> str:
             f"step {event.step}  running its batch again to find the line; that step is skipped "
             "too (--no-replay switches this off)"
         )
-    if event.kind == "not_covered":
-        return f"holdfast: not covered: {data.get('what', '')}: {data.get('why', '')}"
+    if (gap := NotCovered.of(event)) is not None:
+        return f"holdfast: not covered: {gap.what}: {gap.why}"
     if (again := ProgressAgain.of(event)) is not None:
         pause = words.duration(again.seconds).replace(words.NBSP, " ")
         return f"step {event.step}  goes on after {pause} without a step or a batch"
-    if event.kind == "holdfast_error":
+    if (failed := HoldfastError.of(event)) is not None:
         return (
-            f"holdfast: {data.get('where', 'a part')} failed and is switched off, training goes "
-            f"on: {data.get('error', '')}"
+            f"holdfast: {failed.where} failed and is switched off, training goes on: {failed.error}"
         )
     return saved_line(event)
 
 
-def _policy_line(event: Event) -> str:
+def _policy_line(policy: PolicyRules) -> str:
     """The policy in one line, without the budgets, which are in the report."""
-    given = event.data.get("rules")
-    rules = [str(rule) for rule in cast("list[Any]", given)] if isinstance(given, list) else []
-    acts = [rule.partition(" (")[0] for rule in rules]
+    acts = [rule.partition(" (")[0] for rule in policy.rules]
     acts = [rule for rule in acts if not rule.endswith(": observe")]
-    if event.rank or not rules:
+    if not policy.rules:
         return ""
     if not acts:
         return "holdfast: policy: observe everything, change nothing"

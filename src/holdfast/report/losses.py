@@ -8,13 +8,14 @@ each optimizer has a loss of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..records import records_of
+from ..records.steps import NamedLosses
 from ..run import LaneData, Rows
 from ..types import Event, place_words
 from . import words
@@ -64,8 +65,8 @@ class LossCourse:
 
 def added_up(lane: LaneData) -> LaneData:
     """The same lane, with the sum of losses that belong together in place of their mean."""
-    told = [event.data for event in lane.events if event.kind == "losses"]
-    summed = {data.get("number"): int(data.get("summed") or 1) for data in told}
+    known = records_of(NamedLosses, lane.events)
+    summed = {losses.number: losses.summed or 1 for losses in known}
     names = {"loss", "loss_usual", "loss_limit"} & {*(lane.steps.dtype.names or ())}
     if max(summed.values(), default=1) == 1:
         return lane
@@ -82,16 +83,16 @@ def losses_of(lane: LaneData) -> tuple[LossCourse, ...]:
     for number, mine in told_apart(lane.steps):
         about = named(lane.events, number)
         first, last, over = loss_ends(seen(lane.steps, mine))
-        made = [str(part.get("kind") or "") for part in _parts(about)]
+        parts = () if about is None else about.parts
         found.append(
             LossCourse(
                 name=loss_name(about, number),
                 first=first,
                 last=last,
                 over=over,
-                parts=len(_parts(about)),
+                parts=len(parts),
                 number=number,
-                made_by=tuple(dict.fromkeys(filter(None, made))),
+                made_by=tuple(dict.fromkeys(part.kind for part in parts if part.kind)),
             )
         )
     return tuple(found)
@@ -135,25 +136,25 @@ def main_loss(rows: Rows) -> Mask:
     return apart[0][1] if apart else np.ones(len(rows), dtype=np.bool_)
 
 
-def named(events: Sequence[Event], number: int) -> Mapping[str, Any]:
-    """What was recorded of a loss; empty for one that nothing is known of."""
-    told = (event.data for event in reversed(events) if event.kind == "losses")
-    return next((data for data in told if data.get("number") == number), dict[str, Any]())
+def named(events: Sequence[Event], number: int) -> NamedLosses | None:
+    """What was recorded of a loss; None for one that nothing is known of."""
+    known = records_of(NamedLosses, reversed(events))
+    return next((losses for losses in known if losses.number == number), None)
 
 
-def loss_name(about: Mapping[str, Any], number: int) -> str:
+def loss_name(about: NamedLosses | None, number: int) -> str:
     """``errD_real + errD_fake (gan.py:15 and 18)``."""
-    parts = _parts(about)
-    if not parts:
+    if about is None or not about.parts:
         return f"optimizer {-1 - number}" if number < 0 else "another loss"
-    names = dict.fromkeys(str(part.get("name") or "loss") for part in parts)
-    files = dict.fromkeys(str(part.get("file") or "") for part in parts)
-    lines = [part.get("line") for part in parts]
+    parts = about.parts
+    names = dict.fromkeys(part.name or "loss" for part in parts)
+    files = dict.fromkeys(part.file for part in parts)
+    lines = [part.line for part in parts]
     if len(files) == 1:
         where = place_words(next(iter(files)), words.listed([str(line) for line in lines]))
     else:
-        where = words.listed([place_words(str(p.get("file")), p.get("line")) for p in parts])
-    summed = about.get("summed") == len(parts)
+        where = words.listed([place_words(p.file, p.line) for p in parts])
+    summed = about.summed == len(parts)
     return f"{' + '.join(names) if summed else f'mean of {words.listed([*names])}'} ({where})"
 
 
@@ -197,10 +198,6 @@ def changes(courses: Sequence[LossCourse]) -> str:
 
 def _is_loss(made: str) -> bool:
     return any(word in made for word in _LOSSES)
-
-
-def _parts(about: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return about.get("parts") or []
 
 
 def _many(rows: Rows) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar
 
 from ..harmless import visible
 from ..records import KINDS as RECORDS
@@ -25,8 +25,11 @@ from ..records.recovery import (
     TrialResult,
 )
 from ..records.resuming import CheckpointResult, Resumed
+from ..records.steps import Quarantined, ScalerChange, SkippedBatch, Unreadable
 from ..types import Event
 from . import words
+
+K = TypeVar("K", bound=Kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +50,10 @@ class Rescue:
 def rescue_of(event: Event) -> Rescue | None:
     """Wording of an event; None for events that are no recovery action."""
     kind = RECORDS.get(event.kind)
-    if kind is not None and kind in _OF_RECORDS:
-        record = kind.of(event)
-        return None if record is None else _OF_RECORDS[kind](record)
-    describe = _WORDS.get(event.kind)
-    return None if describe is None else describe(event.data)
+    if kind is None or kind not in _OF_RECORDS:
+        return None
+    record = kind.of(event)
+    return None if record is None else _OF_RECORDS[kind](record)
 
 
 def number_in(data: Mapping[str, Any], name: str) -> float:
@@ -64,8 +66,12 @@ def number_in(data: Mapping[str, Any], name: str) -> float:
 
 def text_in(data: Mapping[str, Any], name: str) -> str:
     """Words of an event, fit to be shown on one line; empty where there are none."""
-    value = data.get(name)
-    return "" if value is None else one_line(str(value))
+    return shown(data.get(name))
+
+
+def shown(value: object) -> str:
+    """A value, fit to be shown on one line; empty for None."""
+    return "" if value is None else words.clip(" ".join(visible(str(value)).split()), 300)
 
 
 def one_line(text: str) -> str:
@@ -188,25 +194,24 @@ def _snapshots(kept: SnapshotTotals) -> Rescue:
     )
 
 
-def _quarantine(data: Mapping[str, Any]) -> Rescue:
-    file = text_in(data, "file")
-    name = f"{text_in(data, 'index') or 'unknown'}{f' ({file})' if file else ''}"
-    return Rescue(what=f"quarantined sample {name}", why=text_in(data, "reason"))
+def _quarantine(sample: Quarantined) -> Rescue:
+    file = shown(sample.file)
+    name = f"{shown(sample.index) or 'unknown'}{f' ({file})' if file else ''}"
+    return Rescue(what=f"quarantined sample {name}", why=shown(sample.reason))
 
 
-def _skipped_batch(data: Mapping[str, Any]) -> Rescue:
-    given = data.get("samples")
-    samples = [str(one) for one in cast("list[Any]", given)] if isinstance(given, list) else []
+def _skipped_batch(batch: SkippedBatch) -> Rescue:
+    samples = [str(one) for one in batch.samples]
     few = ", ".join(samples[:8]) + (", …" if len(samples) > 8 else "")
     return Rescue(what=f"skipped the batch of samples {few}", why="it has ended the run twice")
 
 
-def _unreadable(data: Mapping[str, Any]) -> Rescue:
-    file = text_in(data, "path")
-    name = f"sample {text_in(data, 'index')}{f' ({file})' if file else ''}"
-    if data.get("replaced") is not True:
-        return Rescue(what=f"read {name} again", why=f"after {_error(data)}", variant="again")
-    return Rescue(what=f"put another sample in the place of {name}", why=_error(data))
+def _unreadable(sample: Unreadable) -> Rescue:
+    file = shown(sample.path)
+    name = f"sample {shown(sample.index)}{f' ({file})' if file else ''}"
+    if not sample.replaced:
+        return Rescue(what=f"read {name} again", why=f"after {_error(sample)}", variant="again")
+    return Rescue(what=f"put another sample in the place of {name}", why=_error(sample))
 
 
 def _split(split: BatchSplit) -> Rescue:
@@ -241,13 +246,13 @@ def _lost_step(lost: LostStep) -> Rescue:
     )
 
 
-def _error(data: Mapping[str, Any]) -> str:
-    said = (text_in(data, "message").splitlines() or [""])[0]
-    return f"{text_in(data, 'type')}: {said}" if said else text_in(data, "type")
+def _error(sample: Unreadable) -> str:
+    said = (shown(sample.message).splitlines() or [""])[0]
+    return f"{shown(sample.type)}: {said}" if said else shown(sample.type)
 
 
-def _scaler(data: Mapping[str, Any]) -> Rescue:
-    what, scale = text_in(data, "what"), words.figure(number_in(data, "scale"))
+def _scaler(change: ScalerChange) -> Rescue:
+    what, scale = shown(change.what), words.figure(change.scale)
     if what == "policy":
         return Rescue(
             what=f"made the GradScaler grow slower, from a scale of {scale}", variant=what
@@ -265,8 +270,6 @@ def _resume(resumed: Resumed) -> Rescue:
 
 
 _OF_RECORDS: Mapping[type[Kind], Callable[[Any], Rescue]] = {
-    BatchSplit: _split,
-    LostStep: _lost_step,
     RunStopped: _stop,
     RolledBack: _rollback,
     TrialResult: _trial,
@@ -274,32 +277,15 @@ _OF_RECORDS: Mapping[type[Kind], Callable[[Any], Rescue]] = {
     NewTask: _new_task,
     ClippingSwitched: _clipping,
     LoweredRate: _lowered,
+    Quarantined: _quarantine,
+    Unreadable: _unreadable,
+    BatchSplit: _split,
+    LostStep: _lost_step,
+    SkippedBatch: _skipped_batch,
+    ScalerChange: _scaler,
     Resumed: _resume,
     CheckpointResult: _checkpoint,
     SnapshotTotals: _snapshots,
 }
-_WORDS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
-    "quarantine": _quarantine,
-    "unreadable": _unreadable,
-    "skipped_batch": _skipped_batch,
-    "scaler": _scaler,
-}
-KINDS = (
-    "stop",
-    "rollback",
-    "trial",
-    "level",
-    "new_task",
-    "clipping",
-    "lowered_lr",
-    "quarantine",
-    "unreadable",
-    "batch_split",
-    "lost_step",
-    "skipped_batch",
-    "scaler",
-    "resume",
-    "checkpoint",
-    "snapshots",
-)
+KINDS = tuple(record.kind for record in _OF_RECORDS)
 """The kinds of events described here, what matters most first."""

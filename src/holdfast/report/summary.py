@@ -22,7 +22,10 @@ from ..config import DetectorSettings
 from ..detectors import ALL, Detector, load_plugins
 from ..detectors.comparison import compare_ranks
 from ..detectors.judge import Judge
+from ..records import records_of
 from ..records.resuming import Resumed
+from ..records.run import HoldfastError, NotCovered, PolicyRules, Start
+from ..records.steps import GuardedOptimizer, SwitchedToFused
 from ..records.trainer import GradientNormTotals
 from ..run import LaneData, Run
 from ..run.resumption import RESUMED_FROM
@@ -206,13 +209,16 @@ def summarize_lanes(
         finite_step=finite[-1].finite_step if finite else -1,
         exception=exception,
         saved_state=_saved(run, data, events if early else newest, early=early),
-        not_covered=_notes(events, "not_covered", "what", "why"),
+        not_covered=_notes((note.what, note.why) for note in records_of(NotCovered, events)),
         changes=_changes(events),
         actions_taken=(*restart_actions(run.meta), *actions_of(data, lanes)),
         interventions="; ".join(filter(None, done)),
         rollbacks=rollbacks,
         policy=_policy(events),
-        errors=_notes([*events, *compared.errors], "holdfast_error", "where", "error"),
+        errors=_notes(
+            (failed.where, failed.error)
+            for failed in records_of(HoldfastError, [*events, *compared.errors])
+        ),
         dropped=sum(lane.dropped for lane in lanes),
         files=_files(run),
         page=str(run.page_path) if run.page_path.is_file() else "",
@@ -319,9 +325,9 @@ def _mean_loss(lanes: Sequence[LaneSummary]) -> float:
 
 
 def _policy(events: Iterable[Event]) -> tuple[str, ...]:
-    recorded = next((event.data.get("rules") for event in events if event.kind == "policy"), None)
-    rules = cast("list[Any]", recorded) if isinstance(recorded, list) else []
-    return tuple(_CODE.sub(lambda code: _named(code[0]), str(rule)) for rule in rules)
+    recorded = next(records_of(PolicyRules, events), None)
+    rules = () if recorded is None else recorded.rules
+    return tuple(_CODE.sub(lambda code: _named(code[0]), rule) for rule in rules)
 
 
 def _named(code: str) -> str:
@@ -330,22 +336,21 @@ def _named(code: str) -> str:
     return code if known is None else f"{code} {known.name.replace('_', ' ')}"
 
 
-def _notes(events: Iterable[Event], kind: str, what: str, why: str) -> tuple[str, ...]:
-    notes = (f"{e.data.get(what, '')}: {e.data.get(why, '')}" for e in events if e.kind == kind)
-    return tuple(dict.fromkeys(notes))
+def _notes(notes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(f"{what}: {why}" for what, why in notes))
 
 
 def _changes(events: Iterable[Event]) -> tuple[str, ...]:
     changes: dict[str, None] = {}
     for event in events:
-        name = event.data.get("cls", "the optimizer")
-        if event.kind == "switched_to_fused":
+        if (switched := SwitchedToFused.of(event)) is not None:
+            name = switched.cls or "the optimizer"
             changes[f"{name} runs as its fused kernel, which can skip a step by itself"] = None
-        elif event.kind == "optimizer" and event.data.get("how"):
-            how = str(event.data["how"])
-            handled = _HOW.get(how, how)
+        elif (guarded := GuardedOptimizer.of(event)) is not None and guarded.how:
+            handled = _HOW.get(guarded.how, guarded.how)
             # Where nothing can be done the reason matters; elsewhere it only fills the line.
-            why = f": {event.data['why']}" if how == "detect only" and "why" in event.data else ""
+            why = f": {guarded.why}" if guarded.how == "detect only" and guarded.why else ""
+            name = guarded.cls or "the optimizer"
             changes[f"bad steps of {name} are {handled}{why}"] = None
     return tuple(changes)
 
@@ -392,18 +397,17 @@ def _started_by(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _facts(meta: Mapping[str, Any], events: Sequence[Event]) -> dict[str, str]:
-    starts: list[Mapping[str, Any]] = [event.data for event in events if event.kind == "start"]
-    start = starts[0] if starts else dict[str, Any]()
+    start = next(records_of(Start, events), Start())
     command = meta.get("command")
     given = cast("list[Any]", command) if isinstance(command, list) else []
     facts = {
         "command": " ".join([*_started_by(meta), *map(_word, given)]),
         "started": str(meta.get("created", ""))[:19].replace("T", " "),
         "holdfast": str(meta.get("holdfast", "")),
-        "python": str(start.get("python", meta.get("python", ""))),
-        "torch": str(start.get("torch", "")),
-        "device": str(start.get("device", "")),
-        "world": str(start.get("world", "")),
+        "python": start.python or str(meta.get("python", "")),
+        "torch": start.torch,
+        "device": start.device,
+        "world": "" if start.world is None else str(start.world),
         "gradients": _norms(events),
     }
     return {name: value for name, value in facts.items() if value}

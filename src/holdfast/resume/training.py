@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from torch.optim import Optimizer
 
+from ..records import Kind
+
 
 class Decisions(Protocol):
     """What the guard decides by: baselines, counters, budgets."""
@@ -28,7 +30,9 @@ class Training(Protocol):
         """Every optimizer still alive."""
         ...
 
-    def record_at(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+    def record_at(
+        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
+    ) -> None:
         """Write an Event of a step."""
         ...
 

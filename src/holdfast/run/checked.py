@@ -24,8 +24,7 @@ def event_of(line: Mapping[str, Any]) -> Event:
     for key, is_sound in _EVENT.items():
         _require(key, is_sound(line.get(key, {})))
     kind, data = line["kind"], line.get("data", {})
-    forms = {**EVENT_FORMS, **OF_KIND.get(kind, {})}
-    event = Event.from_dict({**line, "data": _sound(data, forms)})
+    event = Event.from_dict({**line, "data": _sound(data, EVENT_FORMS)})
     return replace(event, record=read(kind, data))
 
 
@@ -104,17 +103,9 @@ _FINDING: Mapping[str, Form] = {
     "confidence": lambda value: _is_number(value) and not isinstance(value, str),
 }  # fmt: skip
 EVENT_FORMS: Mapping[str, Form] = {
-    "opt": _is_count, "skipped": _is_count, "records": _is_count, "readings": _is_count,
-    "left_out": _is_count, "layers": _list_of(_is_text), "buffers": _list_of(_is_text),
-    "rules": _list_of(_is_text), "optimizers": _is_count, "own": _is_number,
-    "seconds": _is_number, "budget": _is_number,
+    "opt": _is_count, "optimizers": _is_count, "own": _is_number, "seconds": _is_number,
 }  # fmt: skip
 """What readers compute with, in every kind of event."""
-OF_KIND: Mapping[str, Mapping[str, Form]] = {
-    "end": {"steps": _is_count},
-    "losses": {"number": _is_count, "summed": _is_count, "parts": _list_of(_is_map)},
-}
-"""The same of some kinds, where a word means several things."""
 EVIDENCE_FORMS: Mapping[str, Form] = {
     "count": _is_count, "skipped": _is_count, "opt": _is_count, "steps": _list_of(_is_int),
     "restarts": _is_count, "cause": _is_map, "headline": _is_text, "diff": _is_text,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import struct
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from holdfast.records import Kind
+from holdfast.records.base import event_from, step_and_record
 from holdfast.redaction import hide_known_in
 from holdfast.run.folder import Run
 from holdfast.run.jsonl import decode, encode
@@ -24,7 +25,6 @@ from holdfast.run.kinds import (
     FIRST_ROW,
 )
 from holdfast.run.ring import Ring
-from holdfast.types import Event
 
 
 class Recorder:
@@ -37,9 +37,12 @@ class Recorder:
         self.ring = Ring.create(run.ring_path(self.lane), capacity, owner=owner, pid=pid)
         self._tables = FIRST_ROW
 
-    def event(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+    def event(
+        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
+    ) -> None:
         """Something happened once."""
-        event = Event(time=time.time(), rank=self.rank, step=step, kind=kind, data=data)
+        step, record = step_and_record(step, record, data)  # Until all kinds are typed.
+        event = event_from(step, record, self.rank)
         self.ring.put(EVENT, encode(hide_known_in(event.to_dict())))
 
     def batch(self, data: Mapping[str, Any]) -> None:

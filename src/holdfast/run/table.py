@@ -31,11 +31,14 @@ from typing import Any, BinaryIO, Self, cast
 import numpy as np
 
 from holdfast.errors import RunFolderError
+from holdfast.records.columns import EARLIER
 from holdfast.regular_files import open_regular
 from holdfast.run import jsonl
 from holdfast.run.durable import replace_file
 
 FORMAT = 1
+STEPS = "steps"
+"""The table of the steps' rows, whose columns are those of ``records.columns``."""
 BLOCK = 4096
 Rows = np.ndarray[Any, np.dtype[np.void]]
 
@@ -80,6 +83,8 @@ class Declaration:
                     columns.append((name, form))
                 case _:
                     raise ValueError(f"column {column!r} is not [name, little-endian format]")
+        if table == STEPS:
+            columns = [(EARLIER.get(name, name), form) for name, form in columns]
         if len({name for name, _ in columns}) < len(columns):
             raise ValueError("two columns have the same name")
         if columns[0] != ("step", "<i8"):

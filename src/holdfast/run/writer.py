@@ -20,7 +20,6 @@ no row is lost or doubled by a kill of this process.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -28,6 +27,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from holdfast.errors import RunFolderError
+from holdfast.records.base import event_from
+from holdfast.records.run import Truncated
 from holdfast.redaction import hide_known_in
 from holdfast.run import jsonl
 from holdfast.run.folder import Run, rank_of
@@ -281,10 +282,8 @@ class LaneWriter:
             if stream.left_out <= reported or (doubled and stream.left_out < 2 * reported):
                 continue
             self._reported[name] = stream.left_out
-            data = {"stream": name, "left_out": stream.left_out}
-            event = Event(
-                time=time.time(), rank=rank_of(self._lane), step=-1, kind="truncated", data=data
-            )
+            record = Truncated(stream=name, left_out=stream.left_out)
+            event = event_from(-1, record, rank_of(self._lane))
             self._streams["events"].push(event.to_dict(), always=True)
 
     def _restore_left_out(self) -> None:

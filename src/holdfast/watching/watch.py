@@ -371,7 +371,7 @@ class Watch(RecordedRun):
 
     def note(self, kind: str, data: Mapping[str, Any]) -> None:
         """Record a custom event in the run: detectors and readers see it."""
-        self.engine.note(kind, self.engine.steps, data)
+        self.engine.note_of_script(kind, data)
 
     @property
     def passes(self) -> int:

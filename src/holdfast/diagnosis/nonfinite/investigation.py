@@ -31,6 +31,7 @@ from torch import Tensor
 from ...config import GuardSettings
 from ...probes.batches import Batch
 from ...probes.ranks import ranks
+from ...records import Kind
 from ...records.nonfinite import BatchReplay, Cause
 from . import provenance
 from .observer import Birth, Observer
@@ -85,7 +86,9 @@ class PoisonedTraining(Protocol):
         """The models, their names and the batch."""
         ...
 
-    def record_at(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+    def record_at(
+        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
+    ) -> None:
         """Write an Event of a step."""
         ...
 

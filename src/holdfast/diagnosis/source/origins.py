@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ...records.ranks import MadeAt
 from .files import from_here
 from .loops import nodes_of
 from .owner import file_of, owner_of
@@ -30,8 +31,8 @@ class Origins:
     """The lines at which objects were made, as long as these live."""
 
     def __init__(self) -> None:
-        self.loader: dict[str, Any] = {}
-        """Where the loader of the pass at work was made, as the data of an event."""
+        self.loader = MadeAt()
+        """Where the loader of the pass at work was made."""
         self._lines: weakref.WeakKeyDictionary[Any, Line] = weakref.WeakKeyDictionary()
         self._beginning: Line | None = None
 
@@ -42,11 +43,11 @@ class Origins:
             with contextlib.suppress(TypeError):  # of a class without a hash
                 self._lines.setdefault(thing, line)
 
-    def of(self, thing: Any) -> dict[str, Any]:
-        """File and line of an object, as the data of an event; empty where they are not known."""
+    def of(self, thing: Any) -> MadeAt:
+        """File and line of an object; nothing in it where they are not known."""
         with contextlib.suppress(TypeError):
             return _told(self._lines.get(thing))
-        return {}
+        return MadeAt()
 
     def pass_begins(self, loader: Any) -> None:
         """A loop over a loader is about to get its iterator."""
@@ -65,7 +66,7 @@ class Origins:
         self.loader = self.of(iterator)
 
 
-def parts_of(roots: Iterable[nn.Module], parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
+def parts_of(roots: Iterable[nn.Module], parameters: Sequence[Tensor]) -> list[MadeAt]:
     """For each parameter the line at which the class of its model makes the part it belongs to.
 
     Empty where none does: a model that is put together from parts of torch alone.
@@ -122,5 +123,5 @@ def _is_own(target: ast.expr, attribute: str) -> bool:
             return False
 
 
-def _told(line: Line | None) -> dict[str, Any]:
-    return {} if line is None else {"file": from_here(line[0]), "line": line[1]}
+def _told(line: Line | None) -> MadeAt:
+    return MadeAt() if line is None else MadeAt(file=from_here(line[0]), line=line[1])

@@ -10,6 +10,7 @@ from typing import Any
 from ...actions import replace_sample
 from ...probes.batches import HELD, Batch, LoaderLedger
 from ...probes.ranks import ranks
+from ...records.steps import SkippedBatch
 from ..engine_state import EngineState
 from ..fail_open import EnginePart, attempt, fail_open
 
@@ -106,7 +107,7 @@ class LoaderHooks(EnginePart):
         kept = quarantine.kept(iterator, indices, equal=ranks() > 1)
         while quarantine.skipped:
             samples = quarantine.skipped.pop(0)
-            self._training.record("skipped_batch", {"samples": samples})
+            self._training.record(SkippedBatch(samples=tuple(samples)))
         return (kept,)
 
     def fetch_begins(self, iterator: Any) -> tuple[Any] | None:
