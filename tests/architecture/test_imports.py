@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from .sources import nodes
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 MODELS = ROOT / "models" / "src"
@@ -121,7 +123,7 @@ KNOWN = set(modules()) | {f"holdfast.{room}" for room in ALLOWED if room != "hol
 
 def imports(source: str, module: str, is_package: bool) -> Iterator[Import]:
     package = module.split(".") if is_package else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(node.lineno, alias.name)
@@ -137,9 +139,9 @@ def imports(source: str, module: str, is_package: bool) -> Iterator[Import]:
                 )
         elif (
             isinstance(node, ast.Call)
-            and ast.unparse(node.func) in {"importlib.import_module", "import_module", "__import__"}
             and node.args
             and isinstance(node.args[0], ast.Constant)
+            and ast.unparse(node.func) in {"importlib.import_module", "import_module", "__import__"}
         ):
             yield Import(node.lineno, str(node.args[0].value))
 
@@ -195,7 +197,7 @@ def outside_violations(source: str, where: str, public: set[str] | None) -> list
     """Imports of holdfast beyond its public names, in code that stands outside it."""
     found: list[str] = []
     rooms = {"holdfast": public, "holdfast.training": TRAINER}
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names if alias.name.startswith("holdfast.")]
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module in rooms:
