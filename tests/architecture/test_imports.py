@@ -89,8 +89,9 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
 
 # Folders that hold many files of one shape: no member knows another.
 PLURAL = {"detectors", "probes", "actions", "faults", "integrations", "cli"}
-# What stands beside the detectors: who asks them, who ranks, what others judge with too.
-SHARED = {"ranking", "kills", "peers"}
+# What members share, and other rooms import too.
+SHARED = {"ranking", "kills", "peers"}  # who asks the detectors, who ranks, what others judge with
+SHARED |= {"host_norms", "norm_rows", "norm_kernel", "device_baseline", "launch"}  # of probes
 JOINS = {
     "holdfast.probes.step_record",
     "holdfast.detectors.judge",
@@ -180,7 +181,10 @@ def _ours(room: str, module: str, is_package: bool, item: Import) -> str:
     if target == "holdfast" and item.name in {"", "__version__"}:
         return ""  # `import holdfast` alone or its version: nothing of any room
     if target != room:
-        return "" if target in ALLOWED[room] else f"is not for {room}"
+        if target not in ALLOWED[room]:
+            return f"is not for {room}"
+        hidden = any(_is_private(part) for part in [*item.module.split("."), item.name])
+        return f"is private to {target}; what another room needs has a name without _" * hidden
     if room not in PLURAL or (is_package and module == f"holdfast.{room}"):
         return ""
     if module in JOINS:
@@ -191,6 +195,10 @@ def _ours(room: str, module: str, is_package: bool, item: Import) -> str:
     if not sibling:
         return "is the folder this file is listed in; a member does not know the list"
     return "is a sibling; what members share lives in _NAME.py or base.py"
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
 
 
 def outside_violations(source: str, where: str, public: set[str] | None) -> list[str]:
@@ -349,6 +357,21 @@ def test_a_sibling_in_a_plural_folder_is_seen(monkeypatch, target):
     assert "is a sibling" in violations(target, "holdfast.cli.a")[0]
     assert not violations(target, "holdfast.cli", is_package=True)
     assert not violations(target, "holdfast.cli.b")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from ..probes._norm_program import kernel",
+        "from ..probes import _norm_program",
+        "from ..probes.loss import _pending",
+        "import holdfast.probes._norm_program",
+    ],
+)
+def test_a_private_name_of_another_room_is_seen(source: str):
+    (found,) = violations(source, "holdfast.guard.engine")
+    assert "is private to probes" in found
+    assert not violations(source, "holdfast.probes.loss")
 
 
 def test_a_member_that_reads_its_own_list_is_seen():
