@@ -76,7 +76,6 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
     "numpy": set(ALLOWED) - {"types", "errors", "config", "torch_version", "holdfast", "__main__"},
     "psutil": {"run", "launcher", "probes", "diagnosis", "recovery", "training"},
     "yaml": {"config"},
-    "rich": {"cli", "training"},
     "mlflow": {"integrations"},
     "sqlalchemy": {"integrations"},
     "tensorboard": {"integrations"},
@@ -336,7 +335,8 @@ def test_the_check_of_loaded_packages_can_fail():
             "holdfast.probes is not for detectors",
         ),
         ("holdfast.report.text", "import requests", "requests is no declared dependency"),
-        ("holdfast.detectors.a", "import rich", "rich is not for detectors"),
+        ("holdfast.detectors.a", "import rich", "rich is no declared dependency"),
+        ("holdfast.detectors.a", "import psutil", "psutil is not for detectors"),
         ("holdfast.boot.session", "from ..watching import Watch", "is not for boot"),
         (
             "holdfast.launcher.supervisor",
