@@ -15,7 +15,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo energy_flow xec liquid test style types lint format docs prove bench clean
+.PHONY: help install demo energy_flow xec liquid quick test style types lint format docs prove bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z_]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z_]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -76,12 +76,30 @@ rooms    := tests $(addprefix --ignore=,$(e2e) $(live) $(watching) $(resume))
 liquid   := models/tests/liquid
 families := models/tests --ignore=$(liquid)
 
+# While working: rules about sources, and the rooms that a detector, a record or a report touches.
+QUICK    := test-judged test-recorded changed-types
+judged   := tests/detectors tests/catalogue tests/architecture
+recorded := tests/records tests/probes tests/report tests/run tests/config
+# Where pyright looks; it would take a file that is excluded there, too, if it is named.
+TYPED    := $(foreach folder,src tests examples benchmarks models,'$(folder)/*.py') \
+            ':!tests/e2e/scripts' ':!tests/e2e/warm'
+
+quick: install style  ## ruff, types of what changed since main, tests of detectors, records, reports: below a minute
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target $(QUICK)
+
+changed-types:
+	@files=$$(git diff --name-only --diff-filter=d \
+	    $$(git merge-base HEAD main 2>/dev/null || echo HEAD) -- $(TYPED); \
+	  git ls-files --others --exclude-standard -- $(TYPED)); \
+	echo "pyright: $$(wc -w <<< "$$files") changed files"; \
+	[ -z "$$files" ] || $(BIN)/pyright --pythonpath $(BIN)/python $$files
+
 test: install style  ## lint, types and the default tests: CPU only, offline
 	@echo "types and tests, two at a time: each is told when it has ended"
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target $(CHECKS)
 
-.PHONY: $(CHECKS)
-$(filter test-%,$(CHECKS)): test-%:
+.PHONY: $(CHECKS) $(QUICK)
+$(filter test-%,$(CHECKS) $(QUICK)): test-%:
 	@echo "$*: $($*)"
 	@$(PYTEST) -o cache_dir=$(VENV)/cache-$* $($*)
 

@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.detectors import ALL, Detector
 from holdfast.detectors.judge import Judge
 from holdfast.errors import HoldfastError
-from holdfast.faults._running import LIMIT, Ended, run_guarded
+from holdfast.faults.running import LIMIT, Ended, run_guarded
 from holdfast.report import FindingGroup, replay, summarize
 from holdfast.run import LaneData, Run, read_run
 

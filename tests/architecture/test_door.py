@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from .sources import nodes
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "holdfast"
 
@@ -15,7 +17,7 @@ def reaches(source: str) -> list[str]:
     """Expressions ``engine.x.y``, wherever the engine comes from, as ``line: code``."""
     return [
         f"{node.lineno}: {ast.unparse(node)}"
-        for node in ast.walk(ast.parse(source))
+        for node in nodes(source)
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Attribute)
         and _is_engine(node.value.value)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from .sources import nodes
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 MODELS = ROOT / "models" / "src"
@@ -74,7 +76,6 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
     "numpy": set(ALLOWED) - {"types", "errors", "config", "torch_version", "holdfast", "__main__"},
     "psutil": {"run", "launcher", "probes", "diagnosis", "recovery", "training"},
     "yaml": {"config"},
-    "rich": {"cli", "training"},
     "mlflow": {"integrations"},
     "sqlalchemy": {"integrations"},
     "tensorboard": {"integrations"},
@@ -87,8 +88,9 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
 
 # Folders that hold many files of one shape: no member knows another.
 PLURAL = {"detectors", "probes", "actions", "faults", "integrations", "cli"}
-# What stands beside the detectors: who asks them, who ranks, what others judge with too.
-SHARED = {"ranking", "kills", "peers"}
+# What members share, and other rooms import too.
+SHARED = {"ranking", "kills", "peers"}  # who asks the detectors, who ranks, what others judge with
+SHARED |= {"host_norms", "norm_rows", "norm_kernel", "device_baseline", "launch"}  # of probes
 JOINS = {
     "holdfast.probes.step_record",
     "holdfast.detectors.judge",
@@ -121,7 +123,7 @@ KNOWN = set(modules()) | {f"holdfast.{room}" for room in ALLOWED if room != "hol
 
 def imports(source: str, module: str, is_package: bool) -> Iterator[Import]:
     package = module.split(".") if is_package else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(node.lineno, alias.name)
@@ -137,9 +139,9 @@ def imports(source: str, module: str, is_package: bool) -> Iterator[Import]:
                 )
         elif (
             isinstance(node, ast.Call)
-            and ast.unparse(node.func) in {"importlib.import_module", "import_module", "__import__"}
             and node.args
             and isinstance(node.args[0], ast.Constant)
+            and ast.unparse(node.func) in {"importlib.import_module", "import_module", "__import__"}
         ):
             yield Import(node.lineno, str(node.args[0].value))
 
@@ -178,7 +180,10 @@ def _ours(room: str, module: str, is_package: bool, item: Import) -> str:
     if target == "holdfast" and item.name in {"", "__version__"}:
         return ""  # `import holdfast` alone or its version: nothing of any room
     if target != room:
-        return "" if target in ALLOWED[room] else f"is not for {room}"
+        if target not in ALLOWED[room]:
+            return f"is not for {room}"
+        hidden = any(_is_private(part) for part in [*item.module.split("."), item.name])
+        return f"is private to {target}; what another room needs has a name without _" * hidden
     if room not in PLURAL or (is_package and module == f"holdfast.{room}"):
         return ""
     if module in JOINS:
@@ -191,11 +196,15 @@ def _ours(room: str, module: str, is_package: bool, item: Import) -> str:
     return "is a sibling; what members share lives in _NAME.py or base.py"
 
 
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
 def outside_violations(source: str, where: str, public: set[str] | None) -> list[str]:
     """Imports of holdfast beyond its public names, in code that stands outside it."""
     found: list[str] = []
     rooms = {"holdfast": public, "holdfast.training": TRAINER}
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names if alias.name.startswith("holdfast.")]
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module in rooms:
@@ -326,7 +335,8 @@ def test_the_check_of_loaded_packages_can_fail():
             "holdfast.probes is not for detectors",
         ),
         ("holdfast.report.text", "import requests", "requests is no declared dependency"),
-        ("holdfast.detectors.a", "import rich", "rich is not for detectors"),
+        ("holdfast.detectors.a", "import rich", "rich is no declared dependency"),
+        ("holdfast.detectors.a", "import psutil", "psutil is not for detectors"),
         ("holdfast.boot.session", "from ..watching import Watch", "is not for boot"),
         (
             "holdfast.launcher.supervisor",
@@ -347,6 +357,21 @@ def test_a_sibling_in_a_plural_folder_is_seen(monkeypatch, target):
     assert "is a sibling" in violations(target, "holdfast.cli.a")[0]
     assert not violations(target, "holdfast.cli", is_package=True)
     assert not violations(target, "holdfast.cli.b")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from ..probes._norm_program import kernel",
+        "from ..probes import _norm_program",
+        "from ..probes.loss import _pending",
+        "import holdfast.probes._norm_program",
+    ],
+)
+def test_a_private_name_of_another_room_is_seen(source: str):
+    (found,) = violations(source, "holdfast.guard.engine")
+    assert "is private to probes" in found
+    assert not violations(source, "holdfast.probes.loss")
 
 
 def test_a_member_that_reads_its_own_list_is_seen():

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from .sources import nodes
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "holdfast"
 
@@ -42,7 +44,7 @@ _LOADERS = {"np.load", "numpy.load", "torch.load", "sqlite3.connect"}
 
 def openings(source: str) -> Iterator[tuple[int, str]]:
     """Where a file is opened otherwise, by line: calls without an ``opener`` that checks."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if not isinstance(node, ast.Call) or any(word.arg == "opener" for word in node.keywords):
             continue
         called = ast.unparse(node.func)

@@ -7,37 +7,40 @@ from pathlib import Path
 
 import pytest
 
+from .sources import nodes
+
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "src" / "holdfast" / "boot" / "patches.py"
 
 
 def patches(source: str) -> list[str]:
     """Assignments to attributes of what was imported from torch, as ``line: code``."""
-    tree = ast.parse(source)
-    nodes = list(ast.walk(tree))
+    found = nodes(source)
     names = {
         (alias.asname or alias.name).split(".")[0]
-        for node in nodes
+        for node in found
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
         if _from_torch(node, alias)
     }
+    if not names:
+        return []
     for _ in range(2):  # an alias of an alias is as far as anybody goes by accident
         names |= {
             target.id
-            for node in nodes
+            for node in found
             if isinstance(node, ast.Assign) and _root(node.value) in names
             for target in node.targets
             if isinstance(target, ast.Name)
         }
     return [
         f"{target.lineno}: {ast.unparse(node)}"
-        for node in nodes
+        for node in found
         for target in _changed(node)
         if not isinstance(target, ast.Name) and _root(target) in names
     ] + [
         f"{node.lineno}: {ast.unparse(node)}"
-        for node in nodes
+        for node in found
         if isinstance(node, ast.Call) and node.args and _root(node.args[0]) in names
         if ast.unparse(node.func).split(".")[-1]
         in {"setattr", "delattr", "__setattr__", "__delattr__"}

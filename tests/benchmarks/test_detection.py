@@ -13,7 +13,7 @@ from detecting.trial import Trial, judge_again, known_steps, read_trial
 
 from holdfast.detectors import select
 from holdfast.errors import UsageError
-from holdfast.faults._running import Ended
+from holdfast.faults.running import Ended
 from holdfast.run import read_run
 
 TRAINING = """

@@ -15,7 +15,7 @@ from detecting.conditions import watch
 from detecting.running import write_trials
 from detecting.trial import read_trial
 
-from holdfast.faults._running import Ended
+from holdfast.faults.running import Ended
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

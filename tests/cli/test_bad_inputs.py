@@ -259,7 +259,7 @@ def test_without_torch(
     assert "needs torch, which is not installed here" in complain(capsys, command.split())
 
 
-@pytest.mark.parametrize("package", ["rich", "psutil", "yaml"])
+@pytest.mark.parametrize("package", ["psutil", "yaml"])
 def test_without_a_package_that_holdfast_needs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, package: str
 ):

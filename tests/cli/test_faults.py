@@ -5,7 +5,7 @@ import json
 import pytest
 
 from holdfast.cli import faults, main
-from holdfast.faults._catalogue import read_fault
+from holdfast.faults.catalogue import read_fault
 
 SCRIPT = '''"""A batch holds a NaN."""
 import torch

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from holdfast.cli import main
+from holdfast.training import scanning
 
 RECIPE = textwrap.dedent(
     """
@@ -86,6 +89,26 @@ def test_a_file_for_slurm_names_what_runs_one_combination(monkeypatch, capsys):
     monkeypatch.setattr(os, "execv", lambda program, words: started.append(words))
     scan(*words, "--scan-task", "1")
     assert started[0][-4:] == ["--set", "width=3", "--run-dir", "out/width=3"]
+
+
+def test_the_table_has_settings_to_the_left_and_numbers_to_the_right(capsys, monkeypatch):
+    def row(rate: object, best: float, steps: int, why: str) -> dict[str, object]:
+        numbers = {"best": best, "best_step": steps // 2, "steps": steps, "seconds": 1.25}
+        return {"train.lr": rate, **numbers, "skipped": 0, "why": why}
+
+    one = SimpleNamespace(
+        folder=Path("out"),
+        metric="loss",
+        combinations=[SimpleNamespace(values={"train.lr": 0.1})],
+        write=lambda: [row(0.1, 0.5, 400, "done"), row("a\x1bb", math.nan, 0, "not started")],
+    )
+    monkeypatch.setattr(scanning.Scan, "open", lambda folder: one)
+    assert main(["train", "--scan-table", "out"]) == 0
+    folder, head, *rows = capsys.readouterr().out.splitlines()
+    assert folder == "out"
+    assert head == "lr          best loss  at step  steps  seconds  skipped  end"
+    assert rows[0] == "0.1               0.5      200    400      1.2        0  done"
+    assert "\x1b" not in rows[1] and rows[1].split()[1:4] == ["-", "-", "0"]
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from holdfast import faults
 from holdfast.detectors import ALL
 from holdfast.errors import UsageError
-from holdfast.faults._catalogue import (
+from holdfast.faults.catalogue import (
     choose,
     find,
     read_fault,
@@ -31,8 +31,8 @@ def test_every_fault_is_true_to_its_script():
 
 
 def test_reading_them_loads_no_torch():
-    code = "from holdfast import faults; from holdfast.faults import _catalogue; import sys; "
-    code += "_catalogue.read_faults(faults.ALL); print('torch' in sys.modules)"
+    code = "from holdfast import faults; from holdfast.faults import catalogue; import sys; "
+    code += "catalogue.read_faults(faults.ALL); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True)
     assert done.stdout == b"False\n"
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from holdfast.faults._running import run_guarded, run_plain
+from holdfast.faults.running import run_guarded, run_plain
 
 
 def test_a_script_runs_as_it_is_and_leaves_its_exit_code(tmp_path):

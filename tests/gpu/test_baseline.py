@@ -8,8 +8,8 @@ import random
 import pytest
 import torch
 
-from holdfast.probes._device_baseline import Question, Terms, fresh_state
 from holdfast.probes.baseline import LEFT_OUT, Baseline
+from holdfast.probes.device_baseline import Question, Terms, fresh_state
 from holdfast.probes.gradients import Meter
 from holdfast.probes.readback import Readback
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.actions import _loss_kernel, _restore_kernel
+from holdfast.actions import _restore_kernel, loss_kernel
 from holdfast.guard import fail_open, finite_loss, stretch, stretches
-from holdfast.probes import _device_baseline, _norm_kernel, gradients, timing
-from holdfast.probes._device_baseline import ANSWERS, HEAD, Question, Terms
-from holdfast.probes._norm_kernel import SCALER
+from holdfast.probes import device_baseline, gradients, norm_kernel, timing
 from holdfast.probes.baseline import ALONE, CLIP, OF_LOSS, TOGETHER, WINDOW
+from holdfast.probes.device_baseline import ANSWERS, HEAD, Question, Terms
+from holdfast.probes.norm_kernel import SCALER
 
 _LIMITS = len([*ALONE, *TOGETHER, *OF_LOSS, *CLIP]) + 3
 
@@ -78,7 +78,7 @@ def _measure(
         square, at = torch.tensor(out[:buffers_at].sum()), torch.from_numpy(raised)
         seen = torch.tensor(value) if constants["HAS_LOSS"] else None
         by = torch.tensor(_array(scale, 1, ctypes.c_float)[0]) if told[5] else None
-        answer = _device_baseline.judge(Question(known, asked, by), square, seen, at).numpy()
+        answer = device_baseline.judge(Question(known, asked, by), square, seen, at).numpy()
         out[blocks + 1 : blocks + 1 + ANSWERS] = answer
         _array(factor, 2, ctypes.c_float)[:] = answer[5], answer[4]
     theirs, united = (_array(a, 2, ctypes.c_float) for a in rest[:2])
@@ -188,16 +188,16 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     put(gradients, "Meter", _Meter)
     put(gradients, "available", lambda dtype: True)
     put(gradients, "_current_device", lambda: None)
-    put(_norm_kernel, "_readable", lambda grads: True)
-    put(_norm_kernel, "triton_dtype", lambda dtype: None)
-    put(_norm_kernel, "kernel", lambda: _Jit(_measure))
-    put(_norm_kernel, "launcher", lambda compiled, grid: _measure)
-    put(_loss_kernel, "_kernel", lambda: _Jit(_write))
-    put(_loss_kernel, "launcher", lambda compiled, grid: _write)
+    put(norm_kernel, "_readable", lambda grads: True)
+    put(norm_kernel, "triton_dtype", lambda dtype: None)
+    put(norm_kernel, "kernel", lambda: _Jit(_measure))
+    put(norm_kernel, "launcher", lambda compiled, grid: _measure)
+    put(loss_kernel, "_kernel", lambda: _Jit(_write))
+    put(loss_kernel, "launcher", lambda compiled, grid: _write)
     put(_restore_kernel, "_settles_on", lambda device: _Settle())
     put(_restore_kernel, "launcher", _settles)
     put(_restore_kernel, "_triton_integer", lambda size: size)
-    put(finite_loss, "writer_for", _loss_kernel.LossWriter)
+    put(finite_loss, "writer_for", loss_kernel.LossWriter)
     put(fail_open, "stream_of", lambda device: 0)
     put(finite_loss, "current_device", lambda: -1)  # also where there is a GPU
     put(stretch, "current_device", lambda: -1)

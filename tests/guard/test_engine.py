@@ -35,7 +35,7 @@ def test_a_failure_of_ours_is_an_event_and_training_goes_on(
 
     for step in range(6):
         if step == 3:
-            monkeypatch.setattr("holdfast.probes._host_norms.HostNorms.read", broken)
+            monkeypatch.setattr("holdfast.probes.host_norms.HostNorms.read", broken)
         before = net.weight.detach().clone()
         net(torch.randn(8, 4)).square().mean().backward()
         opt.step()

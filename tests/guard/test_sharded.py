@@ -16,9 +16,9 @@ import torch.distributed as dist
 
 from holdfast.guard import whole_norms
 from holdfast.guard.whole_norms import WholeNorms, _all_take_part, _share
-from holdfast.probes._device_baseline import Question, Terms, fresh_state
-from holdfast.probes._host_norms import GradientReading
+from holdfast.probes.device_baseline import Question, Terms, fresh_state
 from holdfast.probes.gradients import Meter
+from holdfast.probes.host_norms import GradientReading
 
 from . import ranks
 from .test_no_host_reads import NoScalars

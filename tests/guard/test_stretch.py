@@ -21,7 +21,7 @@ from holdfast.guard.engine import Engine
 from holdfast.guard.hooks import optimizer as optimizer_hooks
 from holdfast.guard.stretch import Stretch
 from holdfast.guard.stretches import Stretches
-from holdfast.probes import _norm_kernel
+from holdfast.probes import norm_kernel
 from holdfast.probes.cost_budget import Budget
 from holdfast.probes.step_record import StepRecord
 from holdfast.records.columns import TIMES
@@ -566,11 +566,11 @@ def test_a_device_is_told_once_where_gradients_come_back_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     host_kernels.install(monkeypatch)
-    kernel = _norm_kernel.NormKernel(torch.device("cpu"))
+    kernel = norm_kernel.NormKernel(torch.device("cpu"))
     told: list[int] = []
     table = kernel._table
     monkeypatch.setattr(kernel, "_table", lambda count: told.append(count) or table(count))
-    monkeypatch.setattr(_norm_kernel, "_TOLD", 8)
+    monkeypatch.setattr(norm_kernel, "_TOLD", 8)
     turns = [[torch.randn(3), torch.randn(5)] for _ in range(9)]
     for grads in (*turns[:3], *turns[:3], *turns, turns[8]):
         places = [grad.data_ptr() for grad in grads]
@@ -667,13 +667,13 @@ def test_what_takes_turns_is_laid_out_once(
     """Two tasks with a head each, of other sizes: the tables of both stay on the device."""
     host_kernels.install(monkeypatch)
     made: list[list[int]] = []
-    own = _norm_kernel.Layout.of
+    own = norm_kernel.Layout.of
 
     def counted(sizes: list[int], gradients: int, device: torch.device) -> object:
         made.append(sizes)
         return own(sizes, gradients, device)
 
-    monkeypatch.setattr(_norm_kernel.Layout, "of", counted)
+    monkeypatch.setattr(norm_kernel.Layout, "of", counted)
     engine = make_engine(device_path=True)
     torch.manual_seed(0)
     body, heads = nn.Linear(4, 8), [nn.Linear(8, 1), nn.Linear(8, 3)]
@@ -695,13 +695,13 @@ def test_gradients_that_come_back_to_a_place_are_not_told_again(
     """An allocator hands out the same memory in turn: the device keeps what it was told of it."""
     host_kernels.install(monkeypatch)
     placed: list[list[int]] = []
-    own = _norm_kernel.NormKernel.place
+    own = norm_kernel.NormKernel.place
 
     def counted(self: Any, measured: Any, gradients: int, addresses: list[int]) -> bool:
         placed.append(addresses)
         return own(self, measured, gradients, addresses)
 
-    monkeypatch.setattr(_norm_kernel.NormKernel, "place", counted)
+    monkeypatch.setattr(norm_kernel.NormKernel, "place", counted)
     engine = make_engine(device_path=True)
     loop = Loop()
     parameters = list(loop.model.parameters())

@@ -7,13 +7,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from holdfast.probes._device_baseline import (
-    Question,
-    Terms,
-    fresh_state,
-    judge,
-    learn_anew,
-)
 from holdfast.probes.baseline import (
     EVENTS,
     LEFT_OUT,
@@ -22,6 +15,13 @@ from holdfast.probes.baseline import (
     SKIPS,
     WINDOW,
     Baseline,
+)
+from holdfast.probes.device_baseline import (
+    Question,
+    Terms,
+    fresh_state,
+    judge,
+    learn_anew,
 )
 
 Pair = tuple[float, float]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.probes._host_norms import HostNorms, read_on_host
+from holdfast.probes.host_norms import HostNorms, read_on_host
 
 
 def gradients(count: int = 60) -> list[Tensor]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.probes._norm_rows import Layout
 from holdfast.probes.gradients import DeviceReading
+from holdfast.probes.norm_rows import Layout
 from holdfast.probes.step_record import StepRecord
 
 NAN, INF = math.nan, math.inf

@@ -240,6 +240,19 @@ def test_wide_characters_are_counted_as_the_terminal_counts_them(clock, monkeypa
     bar.ends()
 
 
+@pytest.mark.parametrize(("variable", "green"), [("", True), ("1", False)])
+def test_the_bar_has_colours_but_where_nobody_wants_them(clock, monkeypatch, variable, green):
+    monkeypatch.setenv("NO_COLOR", variable)
+    stream = Stream(terminal=True)
+    bar = Bar(stream, clock)
+    bar.begins(10, "demo")
+    bar.tick(Tick(5, steps=10, loss=1.0))
+    bar.ends()
+    assert "\x1b[1mdemo\x1b[0m" in stream.getvalue()
+    assert "\x1b[1mloss 1.000\x1b[0m" in stream.getvalue()
+    assert ("\x1b[32m━" in stream.getvalue()) is green
+
+
 def test_without_a_known_end_there_is_no_bar_but_its_numbers(clock):
     stream = Stream(terminal=True)
     bar = Bar(stream, clock)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..probes._launch import launcher
+from ..probes.launch import launcher
 
 _CHUNK = 1024
 _CHUNKS = 16

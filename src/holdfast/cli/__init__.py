@@ -20,7 +20,7 @@ from ._commands import COMMANDS, find_command, overview
 from ._parser import Leave, Parser
 from ._warning import warn
 
-_PACKAGES = ("torch", "numpy", "psutil", "yaml", "rich")
+_PACKAGES = ("torch", "numpy", "psutil", "yaml")
 """What holdfast requires, and a folder on the path may lack."""
 
 

@@ -7,21 +7,20 @@ import math
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..harmless import visible_line
+from ..report.layout import Span, line
 from ..run import new_run_path
 from . import _output
 from ._warning import warn
 
 if TYPE_CHECKING:
     from ..training.scanning import Scan
-
-# Columns of the table that is no terminal's.
-_WIDTH = 140
 
 
 def describe_scan(parser: argparse.ArgumentParser) -> None:
@@ -165,25 +164,28 @@ def _slurm(scan: Scan, args: argparse.Namespace) -> int:
 
 def _show(scan: Scan) -> int:
     """Print the table, best first."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     rows = scan.write()
     keys = list(scan.combinations[0].values)
-    table = Table(title=f"{scan.folder}", title_justify="left", show_edge=False, pad_edge=False)
-    for key in keys:
-        table.add_column(key.removeprefix("train."))
-    for name in (f"best {scan.metric}", "at step", "steps", "seconds", "skipped"):
-        table.add_column(name, justify="right")
-    table.add_column("end")
+    head = [key.removeprefix("train.") for key in keys]
+    head += [f"best {scan.metric}", "at step", "steps", "seconds", "skipped", "end"]
+    texts: list[list[str]] = []
     for row in rows:
         numbers = (str(row["best_step"] or "-"), str(row["steps"]), f"{row['seconds']:.1f}")
         cells = (_figure(row["best"]), *numbers, str(row["skipped"]), row["why"])
-        texts = [str(text) for text in (*(row[key] for key in keys), *cells)]
-        table.add_row(*(escape(visible_line(text)) for text in texts))
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
+        texts.append([visible_line(str(text)) for text in (*(row[key] for key in keys), *cells)])
+    widths = [max(map(len, column)) for column in zip(head, *texts, strict=True)]
+    lines = [line(str(scan.folder)), line(Span(_in_columns(head, widths, len(keys)), "bold"))]
+    _output.show([*lines, *(line(_in_columns(one, widths, len(keys))) for one in texts)])
     return 0
+
+
+def _in_columns(texts: Sequence[str], widths: Sequence[int], values: int) -> str:
+    """A row of the table: values of settings and the end to the left, numbers to the right."""
+    cells = [
+        text.rjust(width) if values <= i < len(texts) - 1 else text.ljust(width)
+        for i, (text, width) in enumerate(zip(texts, widths, strict=True))
+    ]
+    return "  ".join(cells).rstrip()
 
 
 def _figure(value: Any) -> str:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ..faults import ALL
-from ..faults._catalogue import (
+from ..faults.catalogue import (
     Fault,
     choose,
     find,
     read_faults,
 )
-from ..faults._running import Ended, run_guarded, run_plain
+from ..faults.running import Ended, run_guarded, run_plain
 from ..report import finding_lines, summarize
 from ..run import Run, encode
 from ..torch_version import require_torch

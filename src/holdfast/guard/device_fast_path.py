@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from ..actions import switch_to_fused
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..probes import learning_rate
-from ..probes._host_norms import plain
+from ..probes.host_norms import plain
 from ..probes.loss import Losses
 from ..probes.presence import present
 from ..probes.ranks import ranks

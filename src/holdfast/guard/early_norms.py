@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from ..probes._host_norms import GradientReading, plain
 from ..probes.gradients import DeviceReading, Meters
+from ..probes.host_norms import GradientReading, plain
 from ..shards import local
 
 

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..probes import learning_rate
-from ..probes._host_norms import measure_on_host
+from ..probes.host_norms import measure_on_host
 from ..probes.loss import Losses
 from ..probes.step_record import BLANK, StepRecord
 from ..probes.updates import EVERY as UPDATES_EVERY

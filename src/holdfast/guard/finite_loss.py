@@ -7,7 +7,7 @@ nothing will be computed from the old value any more.
 
 On the host the memory of the loss is written, on bad steps only. On a device nobody knows in time
 which steps are bad: one launch copies every loss for the record and writes those that are bad
-(``actions/_loss_kernel``), with the variable of the script that it was made of by a number. Without
+(``actions/loss_kernel``), with the variable of the script that it was made of by a number. Without
 that kernel, or where the script holds more variables of one loss, every loss gets new memory with
 what it is to read, mostly its own value, and the record has the old one. That takes three launches;
 to write and to keep a copy would be five.
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..actions._loss_kernel import LossWriter, Part, writer_for
+from ..actions.loss_kernel import LossWriter, Part, writer_for
 from ..config import GuardSettings
 from ..diagnosis.source.place import forget_locals, kind_of, variable_of
 from ..probes.loss import Losses

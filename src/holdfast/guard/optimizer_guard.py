@@ -15,8 +15,8 @@ from ..actions.foreign_step import NOT_CALLED
 from ..actions.restore_buffers import BufferKeeper
 from ..actions.skip_update import Snapshot
 from ..config import GuardSettings
-from ..probes._host_norms import plain
 from ..probes.gradients import DeviceReading, Meter, Meters
+from ..probes.host_norms import plain
 from ..probes.loss import Losses
 from ..probes.model_state import largest_on_device, nonfinite_on_host
 from ..probes.presence import Presence

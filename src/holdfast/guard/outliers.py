@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..config import Settings
 from ..policy import Policy
-from ..probes._device_baseline import Question, Terms, fresh_state, learn_anew
 from ..probes.baseline import APART, NORM, Baseline
 from ..probes.comparable import Comparability
+from ..probes.device_baseline import Question, Terms, fresh_state, learn_anew
 from ..probes.gradients import DeviceReading
 from ..probes.step_record import StepRecord
 

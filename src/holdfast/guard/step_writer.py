@@ -15,11 +15,11 @@ from ..actions.scaler_policy import ScalerPolicy
 from ..config import Settings
 from ..diagnosis.source.origins import parts_of
 from ..probes import learning_rate
-from ..probes._norm_rows import Landing
 from ..probes.cost_budget import LEAN, Budget
 from ..probes.host import Host
 from ..probes.loss import Losses
 from ..probes.memory import Memory
+from ..probes.norm_rows import Landing
 from ..probes.ranks import ranks
 from ..probes.readback import Readback
 from ..probes.replicas import parallel_facts

@@ -25,12 +25,12 @@ from torch.optim import Optimizer
 from ..actions.prepared_update import STEPS
 from ..actions.restore_buffers import SteadyBuffers
 from ..probes import learning_rate
-from ..probes._norm_kernel import FlagPair, Repeat
-from ..probes._norm_rows import Landing, Layout
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
 from ..probes.gradients import DeviceReading
 from ..probes.loss import mean_of
+from ..probes.norm_kernel import FlagPair, Repeat
+from ..probes.norm_rows import Landing, Layout
 from ..probes.presence import present
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..probes._host_norms import INF, GradientReading
-from ..probes._norm_rows import Landings, Sums
+from ..probes.host_norms import INF, GradientReading
+from ..probes.norm_rows import Landings, Sums
 from ..probes.step_record import BLANK, StepRecord
 from ..records.steps import Comparable
 from ..recovery.rollback import Recovery

@@ -21,9 +21,9 @@ from torch.optim import Optimizer
 from ..config import QuarantineSettings
 from ..diagnosis.nonfinite.provenance import Scene, addresses
 from ..diagnosis.source.origins import Origins
-from ..probes._host_norms import plain, read_on_host
 from ..probes.batches import Batch, LoaderLedger
 from ..probes.comparable import Comparability
+from ..probes.host_norms import plain, read_on_host
 from ..probes.model_state import clean
 from ..probes.ranks import ranks
 from ..records import Kind, Note

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..probes._host_norms import INF, GradientReading
 from ..probes.gradients import DeviceReading, Meter
+from ..probes.host_norms import INF, GradientReading
 from ..records.run import NotCovered
 from ..shards import is_sharded, local
 

@@ -1,4 +1,4 @@
-"""``_device_baseline.judge`` as a Triton function: one program, called by the kernel that measures
+"""``device_baseline.judge`` as a Triton function: one program, called by the kernel that measures
 the gradients when its last block is done, or launched alone after the user's own clipping.
 
 Limits and terms come from a small vector on the device, so that nothing is compiled again when a
@@ -13,12 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._device_baseline import (
-    ANSWERS,
-    HEAD,
-    Question,
-    Terms,
-)
 from .baseline import (
     ALONE,
     APART,
@@ -32,6 +26,12 @@ from .baseline import (
     TO_SIGMA,
     TOGETHER,
     WINDOW,
+)
+from .device_baseline import (
+    ANSWERS,
+    HEAD,
+    Question,
+    Terms,
 )
 
 USUAL = 6

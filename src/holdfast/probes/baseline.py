@@ -22,7 +22,7 @@ its norm not learned: ``SKIPS`` times in an event at most, after which the run g
 baseline; and in the first ``EVENTS`` events only, unless a later one goes twice as high, because
 frequent outliers are normal for this run.
 
-On the host this is ``Baseline``; ``_device_baseline`` does the same where nothing may be read.
+On the host this is ``Baseline``; ``device_baseline`` does the same where nothing may be read.
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import _device_baseline
+from . import device_baseline
 from ._baseline_kernel import JudgeAlone
-from ._device_baseline import ANSWERS, Question
-from ._host_norms import INF, GradientReading
-from ._norm_kernel import FlagPair, NormKernel, Repeat, ScalerOnDevice
 from ._norm_program import available
-from ._norm_rows import Landing, Layout, Sums
+from .device_baseline import ANSWERS, Question
+from .host_norms import INF, GradientReading
+from .norm_kernel import FlagPair, NormKernel, Repeat, ScalerOnDevice
+from .norm_rows import Landing, Layout, Sums
 
 _NOTHING = contextlib.nullcontext()
 # Without the call around it, which asks whether CUDA is there.
@@ -133,7 +133,7 @@ class DeviceReading:
         if alone is not None:
             answer, self.factor = alone.judge(asked, square, loss, self.flag)
         else:
-            answer = _device_baseline.judge(asked, square, loss, self.flag)
+            answer = device_baseline.judge(asked, square, loss, self.flag)
             # Picked one by one: an index made of a list would be copied from the host.
             self.factor = torch.stack((answer[5], answer[4])).float()
         self.row = torch.cat([self.row[: self._answer_at], answer])

@@ -13,7 +13,7 @@ from itertools import compress, count, repeat
 
 from torch import Tensor
 
-from ._host_norms import HostNorms
+from .host_norms import HostNorms
 
 # Patterns that are remembered; where there are more, every step is asked about anew.
 _MOST = 16

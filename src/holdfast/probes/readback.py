@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._norm_rows import Landing, Landings
+from .norm_rows import Landing, Landings
 
 SLOTS = 16
 

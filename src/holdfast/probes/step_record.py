@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ..records.columns import COLUMNS
-from ._host_norms import GradientReading
 from .baseline import LEFT_OUT
 from .batches import Batch
 from .gradients import DeviceReading
+from .host_norms import GradientReading
 from .timing import Timed
 from .updates import Before
 

@@ -9,13 +9,11 @@ lock while data workers are forked. What others print goes above it, and a line 
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import Any, TextIO
+from typing import TextIO
 
 from ..device import Place
 from .step_numbers import (
@@ -24,6 +22,7 @@ from .step_numbers import (
     figure,
     fitted,
 )
+from .styled_text import Styled, columns, cut, painted
 from .terminal import (
     CLEAR,
     Careful,
@@ -239,41 +238,36 @@ class Bar(_Speaking):
             self._drawn = False
             self._out.write(CLEAR)
 
-    @cached_property
-    def _console(self) -> Any:
-        from rich.console import Console
-
-        # It renders and never writes to the stream: on a broken pipe it would end the process.
-        return Console(file=io.StringIO(), force_terminal=True, highlight=False, markup=False)
-
     def _rendered(self) -> str:
         # The last column stays free: some terminals begin a new line when it is written to.
-        width = self._console.width = max(1, self._out.width - 1)
-        with self._console.capture() as capture:
-            self._console.print(self._line(width), end="", no_wrap=True, overflow="crop", crop=True)
-        return capture.get()
+        width = max(1, self._out.width - 1)
+        return painted(self._line(width), width)
 
-    def _line(self, width: int) -> Any:
-        from rich.text import Text
-
-        title = Text(self._title, style="bold")
-        title.truncate(_LONGEST_TITLE)
-        title.plain = title.plain.replace("…", self._signs[2])
+    def _line(self, width: int) -> list[Styled]:
+        title = Styled(cut(self._title, _LONGEST_TITLE).replace("…", self._signs[2]), "bold")
+        named = [[title]] if title.text else []
         if self._latest is None:
-            return Text("  ").join([title, Text("starting")] if title else [Text("starting")])
+            return _joined([*named, [Styled("starting")]])
         tick = self._latest
         reserve = _SHORTEST_BAR + 2 if tick.steps and width >= _NARROW else 0
         kept = fitted(fields(tick, self._left(tick), share=False), width - reserve)
-        parts = [Text(field.text, style=field.style) for field in kept]
-        room = width - Text("  ").join(parts).cell_len
-        named = [title] if title and room - reserve >= title.cell_len + 2 else []
-        room -= sum(part.cell_len + 2 for part in named)
+        parts = [[Styled(field.text, field.style)] for field in kept]
+        room = width - sum(columns(piece.text) for piece in _joined(parts))
+        if room - reserve < columns(title.text) + 2:
+            named = []
+        room -= sum(columns(piece.text) + 2 for (piece,) in named)
         if tick.steps and room - 2 >= _SHORTEST_BAR:
             length = min(_LONGEST_BAR, room - 2)
             done = min(length, length * tick.step // tick.steps)
-            bar = Text().append(self._signs[0] * done, style="green")
-            parts.insert(0, bar.append(self._signs[1] * (length - done), style="dim"))
-        return Text("  ").join(named + parts)
+            full, empty = self._signs[0] * done, self._signs[1] * (length - done)
+            parts.insert(0, [Styled(full, "green"), Styled(empty, "dim")])
+        return _joined([*named, *parts])
+
+
+def _joined(parts: list[list[Styled]]) -> list[Styled]:
+    """All pieces in a row, two spaces between one part and the next."""
+    gaps = [[Styled("  ")] if i else [] for i in range(len(parts))]
+    return [piece for gap, part in zip(gaps, parts, strict=True) for piece in (*gap, *part)]
 
 
 def make_progress(

@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 from ._baseline_kernel import USUAL, TermsOnDevice
-from ._device_baseline import ANSWERS, HEAD, Question
-from ._launch import launcher
 from ._norm_program import kernel, triton_dtype
-from ._norm_rows import CHUNK, CHUNKS, Landing, Layout, landings
 from .baseline import WINDOW
+from .device_baseline import ANSWERS, HEAD, Question
+from .launch import launcher
+from .norm_rows import CHUNK, CHUNKS, Landing, Layout, landings
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..probes._launch import launcher
+from ..probes.launch import launcher
 
 # Copies for the record that are made at a time: one allocation for many steps.
 _COPIES = 64
