@@ -13,6 +13,7 @@ from holdfast_models.liquid import scan as scan_file
 from holdfast_models.liquid.kernels import check, choice, ops
 from holdfast_models.liquid.kernels.choice import takes, using
 from holdfast_models.liquid.model import linear as linear_file
+from holdfast_models.liquid.model import model as model_file
 from holdfast_models.liquid.model import norms as norms_file
 from holdfast_models.liquid.model.liquid import cfc as cfc_file
 from holdfast_models.liquid.model.liquid import through_time
@@ -226,7 +227,7 @@ def test_tried_once_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
         tried.append(kind)
         return None if kind == "scan" else "it is slow on Sundays"
 
-    monkeypatch.setattr(check, "fault", fault)
+    monkeypatch.setattr(choice, "_trial", fault)
     monkeypatch.setattr(choice, "_has_triton", lambda device: True)
     monkeypatch.setattr(choice, "_FAULTS", {})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -236,6 +237,15 @@ def test_tried_once_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choice._sound("scan", 0, ())
     assert tried == ["cfc", "scan"]
     assert choice.faults() == ["cfc (4, 4): it is slow on Sundays"]
+
+
+def test_the_network_says_how_kernels_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choice._trial is check.fault and model_file.LiquidNet
+    monkeypatch.setattr(choice, "_trial", None)
+    monkeypatch.setattr(choice, "_has_triton", lambda device: True)
+    monkeypatch.setattr(choice, "_FAULTS", {})
+    assert not choice._sound("scan", 0, ())
+    assert not choice._FAULTS  # once there is a trial, it is asked
 
 
 def test_shapes_that_the_compiler_is_told() -> None:
