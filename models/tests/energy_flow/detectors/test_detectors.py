@@ -17,7 +17,6 @@ from holdfast.detectors import (
     ALL,
     SECTIONS,
     document,
-    reject_duplicates,
 )
 from holdfast.detectors.judge import Judge
 from holdfast.report.replay import replay
@@ -85,10 +84,6 @@ FIRES = {
     "EFL004": numbers(energy_std=[0.5, 0.5, 0.5, 0.01]),
     "EFL005": [*numbers(cosine=0.45), *validations(1.02, 1.01, 1.0, 1.0)],
 }
-
-
-def test_codes_and_names_are_free_beside_the_others() -> None:
-    reject_duplicates((*ALL, *DETECTORS))
 
 
 @every

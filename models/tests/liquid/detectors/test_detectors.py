@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.detectors import ALL, SECTIONS, document, reject_duplicates
+from holdfast.detectors import SECTIONS, document
 from holdfast.detectors.judge import Judge
 from holdfast.types import Event, Finding, Severity
-from holdfast_models.energy_flow.detectors import DETECTORS as OTHERS
 from holdfast_models.liquid.detectors import DETECTORS
 
 MakeRows = Callable[..., Any]
@@ -92,10 +91,6 @@ FIRES = {
     "LIQ004": numbers(weights_moved=[1.0, 0.0]),
     "LIQ005": [*numbers(), *validations(0.02, 0.04, 0.31)],
 }
-
-
-def test_codes_and_names_are_free_beside_the_others() -> None:
-    reject_duplicates((*ALL, *OTHERS, *DETECTORS))
 
 
 @every

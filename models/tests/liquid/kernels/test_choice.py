@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,17 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast_models.liquid import scan as scan_file
+from holdfast_models import liquid
 from holdfast_models.liquid.kernels import check, choice, ops
 from holdfast_models.liquid.kernels.choice import takes, using
-from holdfast_models.liquid.model import linear as linear_file
 from holdfast_models.liquid.model import model as model_file
-from holdfast_models.liquid.model import norms as norms_file
-from holdfast_models.liquid.model.liquid import cfc as cfc_file
-from holdfast_models.liquid.model.liquid import through_time
 from holdfast_models.liquid.model.mamba import selective as selective_file
 from holdfast_models.liquid.model.mixing import causal as causal_file
-from holdfast_models.liquid.model.spiking import lif as lif_file
 from holdfast_models.liquid.model.spiking.surrogates import surrogate_of
 
 CPU = torch.device("cpu")
@@ -123,16 +119,14 @@ STAND_INS = {
     "selective_backward": _selective_backward, "attend": _attend,
     "rows": torch.nn.functional.linear, "norm": _norm,
 }  # fmt: skip
-USERS = (
-    scan_file,
-    lif_file,
-    cfc_file,
-    through_time,
-    selective_file,
-    causal_file,
-    linear_file,
-    norms_file,
-)
+USERS = [
+    module
+    for name, module in sys.modules.items()
+    if name.startswith(liquid.__name__)
+    and name != ops.__package__
+    and getattr(module, "ops", None) is ops
+]
+"""Every file that calls the operators; they are loaded with the network."""
 
 
 @pytest.fixture

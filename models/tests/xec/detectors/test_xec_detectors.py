@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.detectors import ALL, SECTIONS, document, reject_duplicates
+from holdfast.detectors import SECTIONS, document
 from holdfast.detectors.judge import Judge
 from holdfast.types import Event, Finding, Severity
-from holdfast_models.energy_flow.detectors import DETECTORS as OTHERS
 from holdfast_models.xec.data.normalization import NOT_AVAILABLE, Inputs, normalise
 from holdfast_models.xec.detectors import DETECTORS
 from holdfast_models.xec.objectives.health_numbers import (
@@ -59,10 +58,6 @@ FIRES = {
     "XEC003": numbers(beta_over_spread_energy=77.0),
     "XEC004": numbers(sentinel_targets=[0.0, 0.0, 1.5]),
 }
-
-
-def test_codes_and_names_are_free_beside_the_others() -> None:
-    reject_duplicates((*ALL, *OTHERS, *DETECTORS))
 
 
 @every
