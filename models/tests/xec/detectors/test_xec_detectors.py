@@ -91,9 +91,9 @@ def test_healthy_runs_and_records_of_another_model_are_silent(make_rows: MakeRow
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "NaN", [1.0], True, -1e30])
 def test_no_value_in_a_record_breaks_them(make_rows: MakeRows, value: Any) -> None:
+    given = noted([dict.fromkeys(numbers(1)[0].data, value)] * 8)
     # What is no number does not reach them: the record says so, once.
     reported = ["RecordError"] if isinstance(value, bool | list | None) else []
-    given = noted([dict.fromkeys(numbers(1)[0].data, value)] * 8)
     judged(make_rows(420), given, reported=reported)
     judged(make_rows(420), noted([{}] * 8))
 
