@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 import holdfast
+import holdfast_models
 from holdfast import HoldfastError
-from holdfast.detectors import ALL, load_plugins
+from holdfast.detectors import ALL, load_plugins, reject_duplicates
+from holdfast.plugins import load
 from holdfast.training import resolve
 from holdfast.training.recipes import known_recipes
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-FAMILIES = {"energy_flow", "xec"}
-RECIPES = {"energy_flow", "xec.reg", "xec.mae", "xec.inp"}
+PACKAGE = Path(holdfast_models.__file__).parent
+FAMILIES = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 # Say what has to be given: which quantities, whose encoder.
 INCOMPLETE = {("xec.reg", None): "tasks.energy.enabled=true", ("xec.inp", None): "init.encoder=RUN"}
 PLUGGED = {"HOLDFAST_PLUGINS": "none,holdfast_models"}
@@ -35,9 +37,10 @@ def test_every_group_leads_to_the_package() -> None:
 
 def test_every_preset_of_every_recipe_is_valid() -> None:
     offers, warnings = known_recipes(PLUGGED)
-    found = {offer.value.name: offer.value for offer in offers if offer.value.name in RECIPES}
-    assert set(found) == RECIPES and not warnings
-    for recipe in found.values():
+    found = [offer.value for offer in offers if offer.source != "holdfast"]
+    # "xec.reg" is of the family xec.
+    assert sorted({recipe.name.split(".")[0] for recipe in found}) == FAMILIES and not warnings
+    for recipe in found:
         for preset in (None, *recipe.presets):
             if (recipe.name, preset) in INCOMPLETE:
                 with pytest.raises(HoldfastError, match=INCOMPLETE[recipe.name, preset]):
@@ -49,15 +52,24 @@ def test_every_preset_of_every_recipe_is_valid() -> None:
             resolve(recipe, overrides=["train.nothing_of_this_name=1"])
 
 
-def test_every_detector_is_accepted() -> None:
+def test_every_detector_is_accepted_and_no_code_or_name_is_taken_twice() -> None:
     found = load_plugins(PLUGGED, ALL)
-    assert len(found.detectors) >= 5 and not found.warnings
+    assert not found.warnings
+    reject_duplicates((*ALL, *found.detectors))
+    files = PACKAGE.glob("*/detectors/[!_]*.py")
+    written = {f"{path.parent.parent.name}.{path.stem}" for path in files}
+    offered = {f"{one.__module__.split('.')[1]}.{one.name}" for one in found.detectors}
+    assert offered == written and {name.split(".")[0] for name in offered} == set(FAMILIES)
+
+
+def test_every_family_offers_a_command() -> None:
+    assert sorted(load(place).name for place in holdfast_models.COMMANDS) == FAMILIES
 
 
 def test_the_help_of_every_command_imports_no_torch() -> None:
     code = (
         "import sys\nfrom holdfast.cli import main\n"
-        f"assert not any(main([name, '--help']) for name in {sorted(FAMILIES)})\n"
+        f"assert not any(main([name, '--help']) for name in {FAMILIES})\n"
         "assert 'torch' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

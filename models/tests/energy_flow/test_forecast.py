@@ -17,7 +17,8 @@ from holdfast_models.energy_flow.forecast import forecast, macs, sketch
 from holdfast_models.energy_flow.kernels.support import unsupported
 from holdfast_models.energy_flow.model.lattice import Core
 from holdfast_models.energy_flow.modes.memory import first_flows, rows
-from holdfast_models.energy_flow.recipe import RECIPE, EnergyFlowSettings
+from holdfast_models.energy_flow.recipe import RECIPE
+from holdfast_models.energy_flow.run_settings import EnergyFlowSettings
 
 CPU = Place(torch.device("cpu"))
 SHIPPED = [None, *RECIPE.presets]

@@ -19,7 +19,8 @@ from holdfast.run import LaneReader, Run
 from holdfast.training import Place, Trainer, resolve
 from holdfast.training.loop.progress import Progress
 from holdfast_models.energy_flow.model.energy_flow import EnergyFlow
-from holdfast_models.energy_flow.recipe import RECIPE, EnergyFlowSettings, Sentences, build
+from holdfast_models.energy_flow.recipe import RECIPE, Sentences, build
+from holdfast_models.energy_flow.run_settings import EnergyFlowSettings
 
 CPU = Place(torch.device("cpu"), rank=1)  # one that prints nothing
 SMALL = [

@@ -13,8 +13,8 @@ import torch
 from holdfast.config import Section
 from holdfast_models.liquid.course import Course
 from holdfast_models.liquid.data.opening import open_data
-from holdfast_models.liquid.model.model import LiquidNet
-from holdfast_models.liquid.objective import Objective, inputs_of
+from holdfast_models.liquid.model.model import LiquidNet, inputs_of
+from holdfast_models.liquid.objective import Objective
 from holdfast_models.liquid.run_settings import LiquidSettings
 
 # What a setting needs beside it to matter.

@@ -17,8 +17,8 @@ from holdfast.training import resolve, run_recipe
 from holdfast_models.xec.assembly import make_model, make_objective
 from holdfast_models.xec.data.synth_files import ensure_synth
 from holdfast_models.xec.data.synthetic import generate
-from holdfast_models.xec.loading import recipe_of
 from holdfast_models.xec.model.fillings import SolidAngleMean
+from holdfast_models.xec.recipes import recipe_of
 from holdfast_models.xec.settings import NORMALIZATIONS, NormalizationSettings, SynthSettings
 
 TINY = [

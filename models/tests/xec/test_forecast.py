@@ -18,7 +18,7 @@ from holdfast.training.batch_size.memory import HostMemory
 from holdfast.training.forecast import announce
 from holdfast_models.xec import forecast as family
 from holdfast_models.xec.forecast import forecast_of
-from holdfast_models.xec.loading import recipe_of
+from holdfast_models.xec.recipes import recipe_of
 
 GPU = Place(torch.device("cuda"))
 CPU = Place(torch.device("cpu"))

@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import math
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -23,11 +23,9 @@ from .model.settings import PRESETS, ModelSettings
 from .model.stepping import LatticePass, Parts
 from .modes.entry import SHARE, carrier_itemsize, preferred, why_not_fused
 from .modes.memory import chunk_for, pass_bytes, rows, sample_bytes
+from .run_settings import EnergyFlowSettings
 from .text.bridge import TextBridge
 from .text.tokens import Vocabulary
-
-if TYPE_CHECKING:
-    from .recipe import EnergyFlowSettings
 
 __all__ = ["forecast", "macs", "sketch"]
 

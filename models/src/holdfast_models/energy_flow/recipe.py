@@ -5,7 +5,6 @@ Shapes: B batch, E teacher width, K distinct targets, P pieces of a text.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,77 +13,27 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from holdfast import Section
-from holdfast.training import (
-    BandSettings,
-    Gathered,
-    HealthSettings,
-    OptimizerSettings,
-    Place,
-    Recipe,
-    ScheduleSettings,
-    StopSettings,
-    Task,
-    TrainSettings,
-)
-from holdfast.training import DataSettings as Loading
+from holdfast.training import Gathered, Place, Recipe, Task
 
 from .assembly import make_model
 from .channels import tell_beginning, tell_pass
-from .data.pairs import DataSettings, Pairs, PairSets, load_pairs
+from .data.pairs import Pairs, PairSets, load_pairs
 from .data.provenance import keep_data_facts
 from .data.targets import mean_target, spread_of_targets, unit_targets
 from .evaluation.compatibility import resume_differences
 from .figures.pictures import draw
 from .forecast import forecast
-from .losses import LossSettings, cosine, embedding_loss, surface_loss
+from .losses import cosine, embedding_loss, surface_loss
 from .model.energy_flow import EnergyFlow, Output
 from .model.noise import noise_seed
-from .model.settings import PRESETS, CarrierSettings, LatticeSettings, ModelSettings
+from .model.settings import PRESETS
+from .run_settings import EnergyFlowSettings
 from .step_metrics import Stopwatch, flow_numbers, lap
-from .text.bridge import BRIDGE_PRESETS, BridgeSettings
+from .text.bridge import BRIDGE_PRESETS
 from .text.pieces import Pieces
 from .text.tokens import Vocabulary
 
 _DRAWN = 8  # samples a picture may show
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EnergyFlowSettings(Section):
-    """Everything about a run of the lattice."""
-
-    # Small enough for two CPU cores: see docs/energy_flow.md for what it learns in how long.
-    model: ModelSettings = ModelSettings(
-        lattice=LatticeSettings(width=12, height=12, depth=6), carrier=CarrierSettings(hidden=48)
-    )
-    core: bool = True  # false: mappers only, the baseline
-    pictures: bool = True  # drawn at the end, for the report
-    data: DataSettings = DataSettings()
-    loss: LossSettings = LossSettings()
-    # The specification's decoder loss, every 50 steps on 4 samples, does not teach it to write:
-    # after 300 steps 0 % of texts right, with a loss in every step 100 %.
-    bridge: BridgeSettings = BridgeSettings(width=128, heads=4, decoder_every=1, decoder_most=8)
-    train: TrainSettings = TrainSettings(
-        epochs=None,
-        steps=300,
-        data=Loading(batch=32),
-        optimizer=OptimizerSettings(lr=1e-3, weight_decay=1e-5),
-        schedule=ScheduleSettings(name="cosine", warmup=20, floor=0.01),
-        stop=StopSettings(metric="fvu"),
-        # Seen in healthy runs: 10 to 23 with texts, 0.3 to 1.4 on fields.
-        health=HealthSettings(bands={"grad_norm": BandSettings(low=0.03, high=60.0)}),
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.model.width != self.data.width:
-            raise ValueError(
-                f"model.width is {self.model.width}, data.width {self.data.width}; "
-                "the model maps embeddings of the teacher, so set both alike"
-            )
-        if self.bridge.on and self.data.source == "fields":
-            raise ValueError("data.source fields has no texts for the bridge; set bridge.on=false")
-        self.model.check_batch(self.train.data.batch)
 
 
 class Clock:

@@ -23,7 +23,7 @@ from .continual.scores import Scores
 from .data.sequences import TaskData, TaskSequence
 from .data.tensor_rows import batches
 from .model.block import Inside
-from .model.model import LiquidNet
+from .model.model import LiquidNet, inputs_of
 from .plasticity.meta import MetaController
 from .plasticity.plasticity import Plasticity
 from .plasticity.timing import RuleParameters
@@ -277,8 +277,6 @@ class Course:
         return batches(data, together, most=most, device=self._pulse.device)
 
     def _fisher(self, batches: Iterable[Mapping[str, Tensor]], most: int) -> dict[str, Tensor]:
-        from .objective import inputs_of
-
         task = self._net.sizes.task
         return fisher_of(
             self._net,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .course import Course
 from .model.block import Inside
 from .model.mixing.gate import entropy
-from .model.model import Output, Sizes
+from .model.model import Output, Sizes, inputs_of
 from .run_settings import LiquidSettings
 
 HEADLINE = ("loss", "perplexity", "bits_per_byte", "accuracy", "r2", "forgetting")
@@ -136,13 +136,6 @@ class Objective:
         """Classes that no task so far has shown are no answer."""
         hidden_V = self._course.hidden_classes(y_BTV.device)
         return y_BTV if hidden_V is None else y_BTV.masked_fill(hidden_V, -1e9)
-
-
-def inputs_of(task: str, batch: Mapping[str, Tensor]) -> tuple[Any, ...]:
-    """What the net is called with."""
-    if task == "llm":
-        return (batch["tokens"],)
-    return (batch["image"],) if task == "vision" else (batch["x"], None, batch["dt"])
 
 
 @torch.no_grad()

@@ -17,8 +17,8 @@ from .course import Course
 from .data.opening import Opened, open_data
 from .data.tensor_rows import first_batch
 from .forecast import forecast
-from .model.model import LiquidNet
-from .objective import HEADLINE, Objective, inputs_of
+from .model.model import LiquidNet, inputs_of
+from .objective import HEADLINE, Objective
 from .presets import PRESETS
 from .run_settings import LiquidSettings
 from .self_check import check_network, check_tasks

@@ -27,13 +27,16 @@ from .data.normalization import NOT_AVAILABLE, Inputs, time_from_scale
 from .evaluation.saliency import face_weights, saliency
 from .evaluation.scoring import score_hidden
 from .evaluation.worst import WorstEvents
+from .export import export
 from .geometry.layout import face_of_sensor
+from .loading import load_run
 from .model.fillings import baselines
 from .model.masking import valid_of
 from .model.regressor import Regressor
 from .objectives.reconstruction import ReconstructionObjective
 from .predictions.columns import physical
 from .run_settings import AnyRun
+from .verification import verify
 
 if TYPE_CHECKING:
     from ..drawing import Drawn
@@ -279,10 +282,6 @@ class Artifacts:
         self._pass(self._objective.predict, writer, most)
 
     def _export(self, folder: Path, name: str, checkpoint: Path) -> None:
-        from .export import export
-        from .loading import load_run
-        from .verification import verify
-
         loaded = load_run(folder)
         export(loaded, folder / name)
         found = verify(loaded, folder / name)

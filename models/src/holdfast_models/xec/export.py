@@ -27,9 +27,10 @@ from ..exporting import quiet
 from .data.normalization import normalise
 from .geometry.layout import SENSORS
 from .geometry.survey import geometry_hash
-from .loading import Loaded, recipe_of
+from .loading import Loaded
 from .model.masking import valid_of, with_hidden
 from .predictions.columns import measured, physical
+from .recipe_settings import REGRESSOR_SETTINGS
 from .run_settings import InpainterRun, RegressorRun
 
 OPSET = 18
@@ -177,7 +178,7 @@ def _settings_of(config: Mapping[str, Any]) -> RegressorRun:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "settings.yaml"
         path.write_text(json.dumps(config["settings"]), encoding="utf-8")
-        return resolve(recipe_of("reg"), str(path), platform="none")
+        return resolve(REGRESSOR_SETTINGS, str(path), platform="none")
 
 
 def _write_onnx(graph: RegressorGraph, path: Path, config: str) -> None:

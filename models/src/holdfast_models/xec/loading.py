@@ -13,27 +13,20 @@ import torch
 from torch import nn
 
 from holdfast import HoldfastError, Run
-from holdfast.training import Recipe, load_weights, resolve, saved_config
+from holdfast.training import load_weights, resolve, saved_config
 
 from .assembly import make_model
 from .geometry.survey import geometry_hash
+from .recipe_settings import SETTINGS
 from .run_settings import AnyRun
 
 FACTS = "xec.json"
 """In the run folder: what the settings do not say."""
 
 
-def recipe_of(kind: str) -> Recipe:
-    """The recipe of "reg", "mae" or "inp"."""
-    # Late: the recipes load other runs through this file.
-    from .recipes import INPAINTER, MAE, REGRESSOR
-
-    return {"reg": REGRESSOR, "mae": MAE, "inp": INPAINTER}[kind]
-
-
 def settings_of(kind: str, args: argparse.Namespace, more: Sequence[str] = ()) -> Any:
     """The settings that the options of a verb say, as ``holdfast train`` reads them."""
-    return resolve(recipe_of(kind), args.config, args.preset, [*args.set, *more], "none")
+    return resolve(SETTINGS[kind], args.config, args.preset, [*args.set, *more], "none")
 
 
 def saved_run(source: str | os.PathLike[str]) -> tuple[AnyRun, Path]:
@@ -51,7 +44,7 @@ def saved_run(source: str | os.PathLike[str]) -> tuple[AnyRun, Path]:
     family, _, kind = name.partition(".")
     if family != "xec" or kind not in ("reg", "mae", "inp"):
         raise HoldfastError(f"{source} is a run of {name}, not of xec.reg, xec.mae or xec.inp")
-    settings = resolve(recipe_of(kind), saved_config(run.path), platform="none")
+    settings = resolve(SETTINGS[kind], saved_config(run.path), platform="none")
     facts = folder / FACTS
     known = json.loads(facts.read_text(encoding="utf-8")) if facts.exists() else {}
     if known.get("geometry") not in (None, geometry_hash()):

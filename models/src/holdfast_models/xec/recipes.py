@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -17,19 +18,10 @@ from .data.synth_files import ensure_synth
 from .evaluation.hidden_metrics import hidden_metrics
 from .evaluation.regression_metrics import regression_metrics
 from .forecast import by_kernels, forecast_of
-from .foreign_keys import HIDDEN_READS, REGRESSOR_READS
 from .kernels import check
 from .loading import keep_facts
-from .run_settings import (
-    INPAINTER_PRESETS,
-    MAE_PRESETS,
-    PLATFORMS,
-    REGRESSOR_PRESETS,
-    AnyRun,
-    InpainterRun,
-    MaeRun,
-    RegressorRun,
-)
+from .recipe_settings import INPAINTER_SETTINGS, MAE_SETTINGS, REGRESSOR_SETTINGS
+from .run_settings import AnyRun, RegressorRun
 from .transfer import apply_init, check_init
 
 HEADLINE = (
@@ -38,10 +30,6 @@ HEADLINE = (
     "actual_mask_ratio",
 )  # fmt: skip
 """What a physicist looks at first."""
-# Neither shapes what is saved nor what it means.
-_MAY_CHANGE = ("data.train_path", "data.val_path", "data.cache*", "data.num_threads",
-    "data.device_transform", "data.log_invalid_npho", "model.blocks", "output.*",
-    "init.*")  # fmt: skip
 
 
 def build(settings: AnyRun, place: Place) -> Task:
@@ -119,27 +107,12 @@ def _model(settings: AnyRun, place: Place) -> nn.Module:
     return model
 
 
-_recipe = partial(
-    Recipe, build=build, forecast=_forecast, platforms=PLATFORMS, may_change=_MAY_CHANGE
-)
-REGRESSOR = _recipe(
-    name="xec.reg",
-    summary="energy, time, position and direction of a photon from 4760 sensors",
-    settings=RegressorRun,
-    presets=REGRESSOR_PRESETS,
-    reads=REGRESSOR_READS,
-)
-MAE = _recipe(
-    name="xec.mae",
-    summary="an encoder of calorimeter events that learns without labels",
-    settings=MaeRun,
-    presets=MAE_PRESETS,
-    reads=HIDDEN_READS,
-)
-INPAINTER = _recipe(
-    name="xec.inp",
-    summary="fills in what dead sensors of a calorimeter would have seen",
-    settings=InpainterRun,
-    presets=INPAINTER_PRESETS,
-    reads=HIDDEN_READS,
-)
+_recipe = partial(dataclasses.replace, build=build, forecast=_forecast)
+REGRESSOR = _recipe(REGRESSOR_SETTINGS)
+MAE = _recipe(MAE_SETTINGS)
+INPAINTER = _recipe(INPAINTER_SETTINGS)
+
+
+def recipe_of(kind: str) -> Recipe:
+    """The recipe of "reg", "mae" or "inp"."""
+    return {"reg": REGRESSOR, "mae": MAE, "inp": INPAINTER}[kind]

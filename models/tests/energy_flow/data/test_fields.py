@@ -14,7 +14,8 @@ from holdfast_models.energy_flow.data.fields import answered, make_fields, side_
 from holdfast_models.energy_flow.data.pairs import DataSettings, load_pairs
 from holdfast_models.energy_flow.model.mappers import InputMapper, OutputMapper
 from holdfast_models.energy_flow.model.settings import LatticeSettings, MapperSettings
-from holdfast_models.energy_flow.recipe import RECIPE, EnergyFlowSettings, build
+from holdfast_models.energy_flow.recipe import RECIPE, build
+from holdfast_models.energy_flow.run_settings import EnergyFlowSettings
 
 
 def fields(**values: Any) -> DataSettings:

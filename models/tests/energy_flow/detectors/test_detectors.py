@@ -17,7 +17,6 @@ from holdfast.detectors import (
     ALL,
     SECTIONS,
     document,
-    reject_duplicates,
 )
 from holdfast.detectors.judge import Judge
 from holdfast.report.replay import replay
@@ -70,10 +69,10 @@ def validations(*fvu: float, every: int = 100) -> list[Event]:
     return noted(data, "validation", every)
 
 
-def judged(rows: Any, events: list[Event]) -> list[Finding]:
+def judged(rows: Any, events: list[Event], *, reported: Iterable[str] = ()) -> list[Finding]:
     judge = Judge(DETECTORS)
     judge.feed(rows, events)
-    assert judge.errors == []
+    assert {one.data["error"].partition(":")[0] for one in judge.errors} == set(reported)
     return judge.findings
 
 
@@ -85,10 +84,6 @@ FIRES = {
     "EFL004": numbers(energy_std=[0.5, 0.5, 0.5, 0.01]),
     "EFL005": [*numbers(cosine=0.45), *validations(1.02, 1.01, 1.0, 1.0)],
 }
-
-
-def test_codes_and_names_are_free_beside_the_others() -> None:
-    reject_duplicates((*ALL, *DETECTORS))
 
 
 @every
@@ -140,7 +135,10 @@ def test_records_of_another_model_are_left_alone(make_rows: MakeRows) -> None:
 @pytest.mark.parametrize("value", [NAN, INF, None, "NaN", [1.0], True, -1e30])
 def test_no_value_in_a_record_breaks_them(make_rows: MakeRows, value: Any) -> None:
     data = dict.fromkeys(numbers(1)[0].data, value)
-    judged(make_rows(420), [*noted([data] * 8), *validations(*[value] * 4)])
+    given = [*noted([data] * 8), *validations(*[value] * 4)]
+    # What is no number does not reach them: the record says so, once.
+    reported = ["RecordError"] if isinstance(value, bool | list | None) else []
+    judged(make_rows(420), given, reported=reported)
     judged(make_rows(420), noted([{}] * 8))
 
 

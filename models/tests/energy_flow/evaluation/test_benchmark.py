@@ -4,7 +4,8 @@ import torch
 
 from holdfast.training import resolve
 from holdfast_models.energy_flow.evaluation.benchmark import Work, bench, bench_lines
-from holdfast_models.energy_flow.recipe import RECIPE, EnergyFlowSettings
+from holdfast_models.energy_flow.recipe import RECIPE
+from holdfast_models.energy_flow.run_settings import EnergyFlowSettings
 
 CPU = torch.device("cpu")
 

@@ -21,7 +21,8 @@ from holdfast_models.energy_flow.figures.trajectories import record
 from holdfast_models.energy_flow.model.energy_flow import EnergyFlow
 from holdfast_models.energy_flow.model.lattice import Core
 from holdfast_models.energy_flow.model.settings import ModelSettings
-from holdfast_models.energy_flow.recipe import RECIPE, EnergyFlowSettings
+from holdfast_models.energy_flow.recipe import RECIPE
+from holdfast_models.energy_flow.run_settings import EnergyFlowSettings
 
 MakeModel = Callable[..., EnergyFlow]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,16 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast_models.liquid import scan as scan_file
+from holdfast_models import liquid
 from holdfast_models.liquid.kernels import check, choice, ops
 from holdfast_models.liquid.kernels.choice import takes, using
-from holdfast_models.liquid.model import linear as linear_file
-from holdfast_models.liquid.model import norms as norms_file
-from holdfast_models.liquid.model.liquid import cfc as cfc_file
-from holdfast_models.liquid.model.liquid import through_time
+from holdfast_models.liquid.model import model as model_file
 from holdfast_models.liquid.model.mamba import selective as selective_file
 from holdfast_models.liquid.model.mixing import causal as causal_file
-from holdfast_models.liquid.model.spiking import lif as lif_file
 from holdfast_models.liquid.model.spiking.surrogates import surrogate_of
 
 CPU = torch.device("cpu")
@@ -122,16 +119,14 @@ STAND_INS = {
     "selective_backward": _selective_backward, "attend": _attend,
     "rows": torch.nn.functional.linear, "norm": _norm,
 }  # fmt: skip
-USERS = (
-    scan_file,
-    lif_file,
-    cfc_file,
-    through_time,
-    selective_file,
-    causal_file,
-    linear_file,
-    norms_file,
-)
+USERS = [
+    module
+    for name, module in sys.modules.items()
+    if name.startswith(liquid.__name__)
+    and name != ops.__package__
+    and getattr(module, "ops", None) is ops
+]
+"""Every file that calls the operators; they are loaded with the network."""
 
 
 @pytest.fixture
@@ -226,7 +221,7 @@ def test_tried_once_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
         tried.append(kind)
         return None if kind == "scan" else "it is slow on Sundays"
 
-    monkeypatch.setattr(check, "fault", fault)
+    monkeypatch.setattr(choice, "_trial", fault)
     monkeypatch.setattr(choice, "_has_triton", lambda device: True)
     monkeypatch.setattr(choice, "_FAULTS", {})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -236,6 +231,15 @@ def test_tried_once_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choice._sound("scan", 0, ())
     assert tried == ["cfc", "scan"]
     assert choice.faults() == ["cfc (4, 4): it is slow on Sundays"]
+
+
+def test_the_network_says_how_kernels_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choice._trial is check.fault and model_file.LiquidNet
+    monkeypatch.setattr(choice, "_trial", None)
+    monkeypatch.setattr(choice, "_has_triton", lambda device: True)
+    monkeypatch.setattr(choice, "_FAULTS", {})
+    assert not choice._sound("scan", 0, ())
+    assert not choice._FAULTS  # once there is a trial, it is asked
 
 
 def test_shapes_that_the_compiler_is_told() -> None:

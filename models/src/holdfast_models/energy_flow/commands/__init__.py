@@ -17,7 +17,7 @@ from .data import add_data_verbs
 
 if TYPE_CHECKING:
     from ..evaluation.loading import Loaded
-    from ..recipe import EnergyFlowSettings
+    from ..run_settings import EnergyFlowSettings
 
 __all__ = ["EnergyFlowCommand"]
 

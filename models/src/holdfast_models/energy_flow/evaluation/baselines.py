@@ -23,7 +23,8 @@ from holdfast.training import Place, Recipe, Task, load_weights, run_recipe
 from ..assembly import make_model
 from ..data.pairs import PairSets
 from ..model.energy_flow import Output
-from ..recipe import RECIPE, EnergyFlowSettings, build
+from ..recipe import RECIPE, build
+from ..run_settings import EnergyFlowSettings
 from .loading import Loaded
 
 __all__ = [

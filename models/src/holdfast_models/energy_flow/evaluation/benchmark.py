@@ -24,7 +24,8 @@ from holdfast.training import Place
 
 from ..model.energy_flow import EnergyFlow, Output
 from ..modes.entry import why_not_fused
-from ..recipe import EnergyFlowSettings, build
+from ..recipe import build
+from ..run_settings import EnergyFlowSettings
 
 __all__ = ["Precision", "Work", "bench", "bench_lines", "busy_ms", "measured"]
 

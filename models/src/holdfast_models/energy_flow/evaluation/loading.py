@@ -16,7 +16,8 @@ from ..assembly import make_model
 from ..data.pairs import PairSets, load_pairs
 from ..data.provenance import changed_data
 from ..model.energy_flow import EnergyFlow
-from ..recipe import RECIPE, EnergyFlowSettings
+from ..recipe import RECIPE
+from ..run_settings import EnergyFlowSettings
 from .compatibility import Difference, check
 
 __all__ = ["Loaded", "device_named", "load_run"]

@@ -10,7 +10,7 @@ from ..forecast import macs
 from ..model.energy_flow import EnergyFlow
 from ..model.settings import ModelSettings
 from ..modes.memory import activation_bytes, first_flows, rows
-from ..recipe import EnergyFlowSettings
+from ..run_settings import EnergyFlowSettings
 
 __all__ = ["Overview", "overview"]
 

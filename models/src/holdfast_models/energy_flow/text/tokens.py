@@ -10,6 +10,11 @@ by itself, then the longest piece that fits), so a file of its 30 522 pieces can
     >>> ids.shape, words.decode(ids)
     (torch.Size([2, 6]), ['a dog runs.', 'a cat'])
 
+The library ``tokenizers`` (0.23.3) would do for the splitting alone. Saved runs make their
+vocabulary again from their texts, and its trainer makes another one: 659 pieces in place of 267 for
+the default data, 32 of them with the same number. Its decoder writes ``isn ' t`` and ``well -
+known``. It splits 760 characters of Unicode 14 and a capital sigma at the end of a word otherwise.
+
 Shape suffixes: B batch, P places of a text.
 """
 

@@ -11,7 +11,7 @@ from holdfast import HoldfastError
 
 from ..data.tensor_rows import first_batch
 from ..loading import Loaded
-from ..objective import inputs_of
+from ..model.model import inputs_of
 from ..run_settings import LiquidSettings
 
 

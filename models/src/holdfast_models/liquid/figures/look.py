@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..model.model import LiquidNet
-from ..objective import inputs_of
+from ..model.model import LiquidNet, inputs_of
 
 Floats = NDArray[Any]
 

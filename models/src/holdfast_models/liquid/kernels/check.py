@@ -13,6 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..model.linear import linear
+from ..model.liquid.cfc import CfC
+from ..model.mamba.selective import selective_scan
+from ..model.mixing.causal import CausalAttention, KeyValues
+from ..model.norms import normed
+from ..model.spiking.lif import LIF
+from ..scan import scan
 from .choice import using
 
 _BATCH, _TOKENS = 3, 70  # more than a piece of the kernels
@@ -76,15 +83,11 @@ def _written(found: list[Tensor], given: Tensor) -> list[Tensor]:
 
 
 def _scan(tokens: int) -> Made:
-    from ..scan import scan
-
     decay = torch.rand(_BATCH, tokens, 20).requires_grad_()
     return lambda a, b, h: [scan(a, b, h)], [decay, _leaf(_BATCH, tokens, 20), _leaf(_BATCH, 20)]
 
 
 def _lif(tokens: int, reset: str, surrogate: str) -> Made:
-    from ..model.spiking.lif import LIF
-
     units = LIF(24, reset=reset, surrogate=surrogate, slope=5.0)
 
     def fired(current: Tensor, start: Tensor) -> list[Tensor]:
@@ -97,8 +100,6 @@ def _lif(tokens: int, reset: str, surrogate: str) -> Made:
 
 
 def _cfc(tokens: int, units: int, hidden: int) -> Made:
-    from ..model.liquid.cfc import CfC
-
     cell = CfC(units, units, backbone_units=hidden, backbone_layers=1 if hidden else 0)
     leaves = [_leaf(_BATCH, tokens, units), _leaf(_BATCH, units), *cell.parameters()]
 
@@ -110,8 +111,6 @@ def _cfc(tokens: int, units: int, hidden: int) -> Made:
 
 
 def _selective(tokens: int, channels: int, states: int) -> Made:
-    from ..model.mamba.selective import selective_scan
-
     def ran(x: Tensor, delta: Tensor, b: Tensor, c: Tensor, a: Tensor, h: Tensor) -> list[Tensor]:
         return list(selective_scan(x, 0.1 * delta.exp(), b, c, -a.exp(), h))
 
@@ -121,8 +120,6 @@ def _selective(tokens: int, channels: int, states: int) -> Made:
 
 
 def _attend(tokens: int, channels: int, rope: int) -> Made:
-    from ..model.mixing.causal import CausalAttention, KeyValues
-
     heads = 2
     past, wide = (_BATCH, heads, tokens, channels), (3, _BATCH, 1, heads * channels)
     keys, values, given = torch.randn(past), torch.randn(past), _leaf(*wide)
@@ -143,8 +140,6 @@ def _attend(tokens: int, channels: int, rope: int) -> Made:
 
 
 def _rows(tokens: int) -> Made:
-    from ..model.linear import linear
-
     x, weight, bias = _leaf(1 + tokens % 8, 2, 300), torch.randn(41, 400), torch.randn(41)
 
     def ran(x: Tensor) -> list[Tensor]:
@@ -156,8 +151,6 @@ def _rows(tokens: int) -> Made:
 
 
 def _norm(tokens: int) -> Made:
-    from ..model.norms import normed
-
     rows = 1 + tokens % 8
     x, base, layer = _leaf(rows, 2, 300), torch.randn(rows, 2, 300), nn.LayerNorm(300)
     layer.weight = nn.Parameter(torch.randn(300))

@@ -10,13 +10,17 @@ import contextlib
 import functools
 import importlib.util
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+Trial = Callable[[str, torch.device, tuple[Any, ...]], str | None]
+"""What is wrong with a kernel of this kind and these sizes on a device; None: nothing."""
+
 _how: Literal["auto", "off", "always"] = "auto"
+_trial: Trial | None = None
 _FAULTS: dict[tuple[str, int, tuple[int | str, ...]], str | None] = {}
 
 
@@ -29,6 +33,15 @@ def using(how: Literal["auto", "off", "always"]) -> Iterator[None]:
         yield
     finally:
         _how = before
+
+
+def try_by(trial: Trial) -> None:
+    """Set how kernels are tried; until then none is taken unless ``using("always")``.
+
+    A trial runs parts of the network, which ask here: so the network hands it over.
+    """
+    global _trial
+    _trial = trial
 
 
 def takes(kind: str, x: Tensor, *sizes: int | str) -> bool:
@@ -67,16 +80,16 @@ def _has_triton(device: int) -> bool:
 def _sound(kind: str, device: int, sizes: tuple[int | str, ...]) -> bool:
     """Whether it computes there what plain torch does; tried once, also while a graph is made."""
     key = (kind, device, sizes)
+    if _trial is None:
+        return False
     if key not in _FAULTS:
         if not _has_triton(device):
             _FAULTS[key] = "no Triton for this device"
         elif torch.cuda.is_current_stream_capturing():
             return False
         else:
-            from .check import fault
-
             _FAULTS[key] = None  # while it is tried, it is taken
-            _FAULTS[key] = why = fault(kind, torch.device("cuda", device), sizes)
+            _FAULTS[key] = why = _trial(kind, torch.device("cuda", device), sizes)
             if why:
                 warnings.warn(f"the {kind} kernel is not used: {why}", stacklevel=2)
     return _FAULTS[key] is None

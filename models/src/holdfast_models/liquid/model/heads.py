@@ -6,7 +6,7 @@ classes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,6 @@ from torch.utils.checkpoint import checkpoint
 from ..settings import ModelSettings
 from .linear import residual_linear
 from .norms import normed
-
-if TYPE_CHECKING:
-    from .model import Sizes
 
 # Logits that are made at a time where only their loss is wanted. With gradients and copies they
 # take a quarter of a gigabyte, and keep a device busy.
@@ -111,9 +108,3 @@ class SignalHead(nn.Module):
     def forward(self, x_BTH: Tensor) -> Tensor:
         """(B, T, outputs)."""
         return self.layers(x_BTH)
-
-
-def make_head(settings: ModelSettings, sizes: Sizes) -> nn.Module:
-    """The one for a task."""
-    kinds = {"llm": TextHead, "vision": ImageHead, "robotics": SignalHead}
-    return kinds[sizes.task](settings, sizes.outputs)

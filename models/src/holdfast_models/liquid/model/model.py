@@ -5,7 +5,7 @@ B batch, T tokens or time steps, V vocabulary, E embedding, H width, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,17 +15,20 @@ from torch.utils._pytree import tree_map_only
 from holdfast import HoldfastError
 from holdfast.training import Graphs
 
+from ..kernels import check, choice
 from ..plasticity.synapses import PlasticLinear
 from ..settings import ModelSettings, PlasticitySettings
 from .block import Block, Inside, lif_options
 from .fronts import ImageFront, SignalFront, TextFront
-from .heads import TextHead, make_head
+from .heads import ImageHead, SignalHead, TextHead
 from .mamba_path import Sent
 from .mixing.attention import SpikingAttention
 from .replaying import replayed
 from .spiking.lif import LIF
 
 State = dict[str, Any]
+
+choice.try_by(check.fault)  # here, above the parts that a trial runs and that ask for kernels
 
 
 class Sizes(NamedTuple):
@@ -82,7 +85,7 @@ class LiquidNet(nn.Module):
             )
             for _ in range(settings.num_layers // 2 if attention.on else 0)
         )
-        self.head = make_head(settings, sizes)
+        self.head = _head(settings, sizes)
         if sizes.task == "llm" and settings.tie_embeddings:
             self._tie()
 
@@ -185,6 +188,18 @@ def _front(settings: ModelSettings, sizes: Sizes) -> nn.Module:
     if sizes.task == "vision":
         return ImageFront(settings, sizes.inputs, sizes.side)
     return SignalFront(settings, sizes.inputs)
+
+
+def _head(settings: ModelSettings, sizes: Sizes) -> nn.Module:
+    kinds = {"llm": TextHead, "vision": ImageHead, "robotics": SignalHead}
+    return kinds[sizes.task](settings, sizes.outputs)
+
+
+def inputs_of(task: str, batch: Mapping[str, Tensor]) -> tuple[Any, ...]:
+    """What the net is called with."""
+    if task == "llm":
+        return (batch["tokens"],)
+    return (batch["image"],) if task == "vision" else (batch["x"], None, batch["dt"])
 
 
 def rows_of(state: Any, index_B: Tensor) -> Any:

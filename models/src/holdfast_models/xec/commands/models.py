@@ -165,12 +165,13 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> int:
-    from ..loading import recipe_of, settings_of
+    from ..loading import settings_of
+    from ..recipe_settings import SETTINGS
 
     settings = dataclasses.asdict(settings_of(args.kind, args))
     if not args.full:
         # Made of the fields: there is no regressor without a task.
-        fields = dataclasses.fields(cast(Any, recipe_of(args.kind).settings))
+        fields = dataclasses.fields(cast(Any, SETTINGS[args.kind].settings))
         usual: dict[str, Any] = {field.name: field.default for field in fields}
         sections = {n: cast(Any, v) for n, v in usual.items() if dataclasses.is_dataclass(v)}
         usual |= {name: dataclasses.asdict(one) for name, one in sections.items()}

@@ -27,6 +27,7 @@ from ...step_times import STEPS, roofline, step_times
 from ..data.event_files import EventFile
 from ..data.synth_files import write_events
 from ..predictions.file_predictions import open_files
+from ..recipes import task_of
 from ..run_settings import AnyRun, RegressorRun
 
 _LEAST = 512  # events of the file that is read
@@ -124,8 +125,6 @@ def bench(
         find_batch: also search for the largest batch that fits.
         say: told what is done.
     """
-    from ..recipes import task_of  # late: they import this room
-
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     place = Place(torch.device(device))

@@ -19,6 +19,7 @@ from holdfast.training import Place, Trainer
 
 from ..data.events import open_events
 from ..data.synth_files import ensure_synth
+from ..recipes import task_of
 from ..run_settings import RegressorRun
 
 WAYS = ("from scratch", "pretrained")
@@ -133,8 +134,6 @@ def _trained(
     folder: Path,
 ) -> dict[str, float]:
     """The last validation of one run."""
-    from ..recipes import task_of  # late: the recipes import this room
-
     init = settings.init if way == WAYS[1] else dataclasses.replace(settings.init, encoder=None)
     train = dataclasses.replace(
         settings.train, seed=dataclasses.replace(settings.train.seed, seed=seed)
