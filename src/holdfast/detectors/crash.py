@@ -11,12 +11,15 @@ import numpy as np
 from ..types import Event, Finding, Severity
 from ._crashes import Crash as Facts
 from ._crashes import clip, explain, line_fix, listed, root
+from ._examples import rows
 from ._window import Window
 from .base import Detector
 
 _MESSAGE = 120
 _TEXTS = ("sample_file", "called_from")
 _KEPT = ("function", "library", "phase", "code", "start", "excerpt")
+
+_RAISED = {"type": "KeyError", "message": "'cat'", "file": "data.py", "line": 31, "sample": 481}
 
 
 class Crash(Detector):
@@ -77,6 +80,8 @@ class Crash(Detector):
     needs = ("loss",)
     since = "0.1"
     judges_events = True
+    fires = rows(8, Event(time=0.0, rank=0, step=0, kind="exception", data=_RAISED))
+    silent = rows(8, Event(time=0.0, rank=0, step=0, kind="swallowed_exception", data=_RAISED))
 
     def scan(self, window: Window) -> Iterator[Finding]:
         """The exception, with the first row that is not older than it."""

@@ -10,10 +10,13 @@ import numpy as np
 from ..types import Event, Finding, Severity
 from ._crashes import Crash, clip, explain
 from ._events import number
+from ._examples import rows
 from ._window import Window
 from .base import Detector
 
 _MESSAGE = 90
+
+_RAISED = {"type": "KeyError", "message": "'cat'", "file": "data.py", "line": 31, "batches": 9}
 
 
 class SwallowedException(Detector):
@@ -61,6 +64,8 @@ class SwallowedException(Detector):
     since = "0.1"
     within = 20
     judges_events = True
+    fires = rows(8, Event(time=0.0, rank=0, step=0, kind="swallowed_exception", data=_RAISED))
+    silent = rows(8, Event(time=0.0, rank=0, step=0, kind="exception", data=_RAISED))
 
     def scan(self, window: Window) -> Iterator[Finding]:
         """The event, with the first row that is not older than it."""

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ..types import Event, Finding, Severity
 from ._crashes import clip
+from ._examples import rows
 from ._window import Window
 from .base import Detector
 
 _MESSAGE = 90
 # In the names of exceptions about a way to a file, not about the file.
 _AWAY = ("Connection", "Timeout", "TimedOut", "BrokenPipe", "URLError", "HTTP", "SSL")
+
+_READ: dict[str, Any] = {
+    "type": "KeyError", "message": "'cat'", "file": "data.py", "line": 31, "sample": 481,
+}  # fmt: skip
+_REPLACED = Event(time=0.0, rank=0, step=0, kind="unreadable", data=_READ | {"replaced": True})
+_LEFT = Event(time=0.0, rank=0, step=0, kind="unreadable", data=_READ | {"replaced": False})
 
 
 class UnreadableSample(Detector):
@@ -63,6 +71,8 @@ class UnreadableSample(Detector):
     since = "0.1"
     within = 20
     judges_events = True
+    fires = rows(8, _REPLACED)
+    silent = rows(8, _LEFT)
 
     def scan(self, window: Window) -> Iterator[Finding]:
         """Each event, with the first row that is not older than it."""
