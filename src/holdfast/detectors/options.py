@@ -12,15 +12,22 @@ of the class, wherever detectors are made.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
+import inspect
+import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ..config import Settings
 from ..config.strict import build, describe_unknown, origin
 from ..errors import SettingsError
 from .base import Detector
+
+_ATTRIBUTE = re.compile(r"^( *)(\w+): (.+(?:\n\1 +.+)*)", re.M)
+_ATTRIBUTES = "Attributes:\n"
 
 Given = Mapping[str, Mapping[str, Any]]
 """Values of options by the code or the name of their detector."""
@@ -98,3 +105,50 @@ def _checked(
             )
     options = build(detector.Options, values, source, prefix)
     return {name: getattr(options, name) for name in values}
+
+
+class Described(NamedTuple):
+    """One option of a detector, as its class describes it."""
+
+    name: str
+    default: float
+    meaning: str
+
+
+def describe_options(detector: type[Detector]) -> list[Described]:
+    """The options of a detector, each with its default and meaning."""
+    options = detector.Options()
+    meanings: dict[str, str] = {}
+    for cls in reversed(_classes(detector)):
+        meanings |= _meanings(cls)
+    return [
+        Described(field.name, getattr(options, field.name), meanings.get(field.name, ""))
+        for field in dataclasses.fields(options)
+    ]
+
+
+def where_from(detector: type[Detector]) -> list[str]:
+    """What is said about where these values come from, each sentence once."""
+    texts = (inspect.cleandoc(cls.__doc__ or "") for cls in _classes(detector))
+    return list(dict.fromkeys(text.partition(f"\n\n{_ATTRIBUTES}")[0] for text in texts))
+
+
+def _classes(detector: type[Detector]) -> list[type]:
+    mro = detector.Options.__mro__
+    return [cls for cls in mro if cls not in (Detector.Options, object)]
+
+
+def _meanings(options: type) -> dict[str, str]:
+    """What a class says about its fields: its `Attributes:`, or the text below each field."""
+    documented = inspect.cleandoc(options.__doc__ or "").partition(f"\n{_ATTRIBUTES}")[2]
+    found = {name: " ".join(said.split()) for _, name, said in _ATTRIBUTE.findall(documented)}
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(options))).body
+    assert isinstance(tree, ast.ClassDef)
+    for field, below in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            match below:
+                case ast.Expr(value=ast.Constant(value=str(said))):
+                    found[field.target.id] = " ".join(said.split())
+                case _:
+                    pass
+    return found
