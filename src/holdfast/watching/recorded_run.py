@@ -213,7 +213,8 @@ class RecordedRun:
         if left is not None:
             self._left = True
             later = self._summary and has_cells()
-            judging = configured(_detectors(), self.engine.settings.detectors.options)
+            settings = self.engine.settings
+            judging = configured(_detectors(), settings.detectors.options)
             LeftLoop(left, self._lane(), judging, self._say, summed_up=later)
         return code
 
