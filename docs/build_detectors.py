@@ -5,20 +5,17 @@ python docs/build_detectors.py      or: make docs
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import inspect
-import re
-import textwrap
+import sys
 from pathlib import Path
 
 from holdfast.detectors import ALL, Detector, document
+from holdfast.detectors.options import describe_options, where_from
 from holdfast.policy import Policy
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "detectors"
 COMMAND = "python docs/build_detectors.py"
-_ATTRIBUTE = re.compile(r"^( *)(\w+): (.+(?:\n\1 +.+)*)", re.M)
 
 
 def pages() -> dict[str, str]:
@@ -40,7 +37,7 @@ def overview() -> str:
         f"Built by `{COMMAND}` from the classes in `src/holdfast/detectors/`; edit those. "
         "`holdfast explain CODE`\nprints the same text in a terminal, without the fields of the "
         "evidence. Settings choose detectors by code (`detectors.select`,\n"
-        "`detectors.ignore`); thresholds are defaults in the code.",
+        "`detectors.ignore`) and set thresholds (`detectors.CODE.OPTION`).",
         "\n".join(["| code | name | severity | what is wrong |", "|---|---|---|---|", *rows]),
     )
 
@@ -65,38 +62,15 @@ def page(detector: type[Detector]) -> str:
 
 def _thresholds(detector: type[Detector]) -> list[str]:
     """The options with their defaults, and what their class says about where they come from."""
-    options = detector.Options()
-    fields = dataclasses.fields(options)
-    if not fields:
+    described = describe_options(detector)
+    if not described:
         return []
-    classes = [cls for cls in type(options).__mro__ if cls not in (Detector.Options, object)]
-    meanings: dict[str, str] = {}
-    for cls in reversed(classes):
-        meanings |= _meanings(cls)
-    evidence = [
-        inspect.cleandoc(cls.__doc__ or "").partition("\n\nAttributes:")[0] for cls in classes
-    ]
     rows = [
-        f"| `{field.name}` | {getattr(options, field.name):,.10g} | "
-        f"{_plain(meanings.get(field.name, ''))} |"
-        for field in fields
+        f"| `{option.name}` | {option.default:,.10g} | {_plain(option.meaning)} |"
+        for option in described
     ]
     table = "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
-    return ["## Thresholds", *map(_plain, dict.fromkeys(evidence)), table]
-
-
-def _meanings(options: type) -> dict[str, str]:
-    """What a class says about its fields: its `Attributes:`, or the text below each field."""
-    documented = inspect.cleandoc(options.__doc__ or "").partition("\nAttributes:\n")[2]
-    found = {name: " ".join(said.split()) for _, name, said in _ATTRIBUTE.findall(documented)}
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(options))).body
-    assert isinstance(tree, ast.ClassDef)
-    for field, below in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            match below:
-                case ast.Expr(value=ast.Constant(value=str(said))):
-                    found[field.target.id] = " ".join(said.split())
-    return found
+    return ["## Thresholds", *map(_plain, where_from(detector)), table]
 
 
 def _plain(text: str) -> str:
@@ -107,17 +81,17 @@ def _joined(*parts: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def main() -> None:
+def main(folder: Path = FOLDER) -> None:
     """Write the pages, and remove those of detectors that are gone."""
-    FOLDER.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     built = pages()
-    for path in FOLDER.glob("*.md"):
+    for path in folder.glob("*.md"):
         if path.name not in built:
             path.unlink()
     for name, text in built.items():
-        (FOLDER / name).write_text(text)
-    print(f"{len(built)} pages in {FOLDER.relative_to(ROOT)}")
+        (folder / name).write_text(text)
+    print(f"{len(built)} pages in {folder}")
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:2]))

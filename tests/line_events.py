@@ -2,66 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from holdfast.detectors._line_examples import FILE, PACE, Places, called, timed_lines
 from holdfast.records import Kind
-from holdfast.records.lines import (
-    CodePlace,
-    LineCost,
-    ReadingLine,
-    StepPace,
-    TensorReads,
-    TimedLines,
-    TimedLoader,
-    TimedLoop,
-    TimedStep,
-)
+from holdfast.records.lines import ReadingLine, TensorReads, TimedLoader
 from holdfast.records.times import Recompiled
-
-FILE = "src/train.py"
-LOOP = (50, 60)
-PACE = StepPace(
-    fastest_block=0.002, last_block=0.005, typical=0.002, waiting=0.0, busier=True, seconds=4.0
-)
-
-Sources = Mapping[int, Mapping[str, Any]]
-
-
-class Places:
-    """Numbers the lines of one file, with what the source says there."""
-
-    def __init__(self, sources: Sources) -> None:
-        self.sources = sources
-        self.places: list[CodePlace] = []
-        self.known: dict[int, int] = {}
-
-    def __call__(self, line: int) -> int:
-        if line not in self.known:
-            self.known[line] = len(self.places)
-            facts = {"code": "x = slow(y)  # as it was", "calls": ("slow",)}
-            facts |= self.sources.get(line, {})
-            self.places.append(CodePlace(at=(0, line), first=line, **facts))
-        return self.known[line]
-
-    def line(self, line: int, seconds: float, **more: Any) -> LineCost:
-        path = tuple(self(at) for at in more.pop("path", (line,)))
-        if "cache" in more:
-            more["cache"] = self(more["cache"])
-        facts = {"function": "f", "mark": "", "direct": True, "hits": 1.0}
-        return LineCost(path=path, seconds=seconds, **{**facts, **more})
-
-    def told(self) -> dict[str, Any]:
-        """The last arguments of an event."""
-        return {"files": (FILE,), "places": tuple(self.places)}
-
-
-def profile(
-    places: Places, lines: Sequence[tuple[int, float, dict[str, Any]]], **counts: Any
-) -> TimedStep:
-    costs = tuple(places.line(line, seconds, **more) for line, seconds, more in lines)
-    total = sum(cost.seconds for cost in costs)
-    return TimedStep(**{"seconds": total, "per_model": 16.0, "lines": costs, **counts})
 
 
 def plain(record: Kind, more: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -69,48 +16,14 @@ def plain(record: Kind, more: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return record.kind, record.replace(**more).to_dict()
 
 
-def look(
-    purpose: Any,
-    now: Sequence[tuple[int, float, dict[str, Any]]],
-    baseline: Sequence[tuple[int, float, dict[str, Any]]] | None = None,
-    *,
-    sources: Sources | None = None,
-    counts: Mapping[str, float] | None = None,
-    counted: Mapping[str, float] | None = None,
-    times: Mapping[str, Any] | None = None,
-    registering: Sequence[int] = (),
-    feeds: Sequence[int] = (),
-    history: Mapping[int, str] | None = None,
-    **more: Any,
-) -> tuple[str, dict[str, Any]]:
+def look(*args: Any, **more: Any) -> tuple[str, dict[str, Any]]:
     """A ``line_times`` event; each line is (number, seconds, what differs from the loop's own)."""
-    places = Places(sources or {})
-    record = TimedLines(
-        look=purpose,
-        rare=False,
-        times=PACE.replace(**(times or {})),
-        batch=4,
-        cores=8,
-        passes=1,
-        turn=TimedLoop(path=(places(LOOP[0] + 1),), loop=(0, *LOOP), outer=(0, 40, 70)),
-        now=profile(places, now, **(counted or {})),
-        registering=tuple(places(line) for line in registering),
-        feeds=tuple(places(line) for line in feeds),
-        history=tuple((places(line), name) for line, name in (history or {}).items()),
-        baseline=None if baseline is None else profile(places, baseline, **(counts or {})),
-        **places.told(),
-    )
-    return plain(record, more)
+    return plain(timed_lines(*args, **more), {})
 
 
 def fetches(line: int, seconds: float, **more: Any) -> tuple[int, float, dict[str, Any]]:
     """A line of the dataset."""
     return line, seconds, {"mark": "fetch", **more}
-
-
-def called(line: int, seconds: float, mark: str) -> tuple[int, float, dict[str, Any]]:
-    """A line of the loop that calls a model, ``backward`` or an optimizer."""
-    return line, seconds, {"mark": mark, "direct": False, "hits": 0.0}
 
 
 def waits(line_seconds: float = 0.0012, waiting: float = 0.6, *, caches: bool = False, **more: Any):

@@ -6,12 +6,9 @@ import ast
 import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from tests.line_events import compiled, reads, slower, stalls, waits
-from tests.memory_events import memory_event
 
 from holdfast.detectors import (
     ALL,
@@ -21,6 +18,7 @@ from holdfast.detectors import (
     Window,
     document,
 )
+from holdfast.detectors._examples import Example
 from holdfast.detectors._ranks import RankDetector
 from holdfast.detectors.judge import Judge
 from holdfast.records.recovery import RolledBack
@@ -29,67 +27,13 @@ from holdfast.types import Event, Finding, Severity
 
 NAN, INF = np.nan, np.inf
 
-# For each code, columns of an eight-row run that must fire it on the last row.
-FIRES = {
-    "NUM001": {"loss": {7: NAN}, "loss_bad": {7: 1}},
-    "NUM002": {"grad_bad": {7: 1}, "grad_layer": {7: 1}},
-    "NUM003": {"param_bad": {7: 1}, "param_layer": {7: 0}},
-    "NUM004": {"buffer_bad": {7: 1}, "buffer_layer": {7: 0}},
-    "NUM005": {"input_bad": {7: 1}, "loss_bad": {7: 1}, "loss": {7: NAN}},
-    "NUM006": {"scale": {6: 1.0, 7: 0.5}, "scaler_skipped": {7: 1}},
-    "OPT001": {"loss": {4: 60, 5: 50, 6: 40}, "outlier": {4: 2, 5: 2, 6: 2}},
-    "OPT002": {"grad_norm": {7: 300}, "outlier": {7: 1}},
-    "MEM007": {"mem_allocated": 2e9, "mem_reserved": 2e9 + 4e8 * np.arange(8)},
-}
 
-# For each code that judges events, the kind and the data of one that must fire it.
-_UNDONE = RolledBack(
-    opt=0, code="OPT003", why="loss", steps=9, to=4, loss=90.0, usual=2.0, tried=2.1
-).to_dict()
-_UNDONE |= {"lr_factor": 0.5, "left": 2}
-_RAISED = {"type": "KeyError", "message": "'cat'", "file": "data.py", "line": 31, "sample": 481}
-_SWALLOWED = {k: v for k, v in _RAISED.items() if k != "sample"} | {"batches": 9}
-_SILENT = {"seconds": 900.0, "limit": 600.0, "longest": 14.0, "cpu": 0.01, "moves": False}
-_SILENT |= {"file": "train.py", "line": 57, "waits_for": 1, "samples": [3, 4], "frames": []}
+def rows_of(make_rows, example: Example, **more):
+    return make_rows(example.steps, **example.columns, **more)
 
 
-def _recorded(event: Event) -> tuple[str, dict[str, Any]]:
-    return event.kind, dict(event.data)
-
-
-TELLS = {
-    "RUN001": ("exception", _RAISED),
-    "RUN002": ("swallowed_exception", _SWALLOWED),
-    "RUN003": ("unreadable", _RAISED | {"replaced": True}),
-    "RUN004": ("no_progress", _SILENT),
-    "OPT003": ("rollback", _UNDONE),
-    "MEM001": _recorded(memory_event("growth", in_evaluation=True)),
-    "MEM002": _recorded(memory_event("growth", graphs=1, in_evaluation=True)),
-    "MEM003": _recorded(memory_event("graph_chain", fed=True)),
-    "MEM004": _recorded(memory_event("evaluation_graphs")),
-    "MEM005": _recorded(memory_event("growth", tensor_bytes=0.0)),
-    "MEM006": _recorded(memory_event("worker_growth")),
-    "MEM008": _recorded(memory_event("out_of_memory")),
-    "TPT001": waits(),
-    "TPT002": reads(),
-    "TPT003": compiled(),
-    "TPT004": slower(),
-    "TPT005": stalls(),
-}
-
-
-def columns_of(detector: type[Detector]):
-    return FIRES.get(detector.code, {})
-
-
-def events_of(detector: type[Detector], rows) -> list[Event]:
-    if detector.code not in TELLS or not len(rows):
-        return []
-    kind, data = TELLS[detector.code]
-    step = int(rows["step"].max())
-    # What only a clock says must be measured twice.
-    times = 2 if kind == "line_times" else 1
-    return [Event(time=0.0, rank=0, step=step, kind=kind, data=data)] * times
+def events_of(example: Example, rows) -> list[Event]:
+    return example.events(int(rows["step"].max())) if len(rows) else []
 
 
 every = pytest.mark.parametrize("detector", ALL, ids=lambda d: d.code)
@@ -98,11 +42,10 @@ OF_A_LANE = [detector for detector in ALL if not issubclass(detector, RankDetect
 each = pytest.mark.parametrize("detector", OF_A_LANE, ids=lambda d: d.code)
 
 
-def scan(detector: type[Detector], rows) -> list[Finding]:
+def scan(detector: type[Detector], rows, example: Example | None = None) -> list[Finding]:
     names = {0: ["first.weight", "second.weight"]}
-    window = Window(
-        rows=rows, fresh=len(rows), layers=names, buffers=names, events=events_of(detector, rows)
-    )
+    events = events_of(example or detector.fires or Example(0, {}, ()), rows)
+    window = Window(rows=rows, fresh=len(rows), layers=names, buffers=names, events=events)
     return list(detector().scan(window))
 
 
@@ -137,7 +80,7 @@ def test_document_has_every_section_in_order_with_content(detector):
 
 @each
 def test_evidence_section_names_what_a_finding_carries(detector, make_rows):
-    (finding,) = scan(detector, make_rows(8, **columns_of(detector)))
+    (finding,) = scan(detector, rows_of(make_rows, detector.fires))
     described = document(detector).sections["Evidence"]
     common = {"count", "skipped", "steps", "opt", "layer", "lr", "loss"}
     told = set(re.findall(r"``(\w+)``", described))
@@ -147,32 +90,43 @@ def test_evidence_section_names_what_a_finding_carries(detector, make_rows):
 @each
 @pytest.mark.parametrize("skipped", [0, 1])
 def test_message_carries_step_number_fate_and_next_move(detector, make_rows, skipped):
-    rows = make_rows(8, start=400, **columns_of(detector))
-    rows["skipped"][7] = skipped
+    rows = rows_of(make_rows, detector.fires, start=400)
+    rows["skipped"][-1] = skipped
+    last = 399 + len(rows)
     (finding,) = scan(detector, rows)
     assert finding.code == detector.code and finding.name == detector.name
-    assert finding.step == finding.last_step == 407
-    assert "step 407" in finding.message
-    assert re.search(r"\d", finding.message.replace("407", "")), "no number besides the step"
+    assert finding.step == finding.last_step == last
+    assert f"step {last}" in finding.message
+    assert re.search(r"\d", finding.message.replace(str(last), "")), "no number besides the step"
     assert len(finding.message) < 200 and "\n" not in finding.message + finding.advice
     assert len(finding.advice) > 30 and finding.advice[-1] != "."
     if skipped:
-        assert finding.message.startswith("step 407 skipped: ")
-        undone = TELLS.get(detector.code, ("",))[0] == "rollback"
+        assert finding.message.startswith(f"step {last} skipped: ")
+        undone = any(event.kind == RolledBack.kind for event in detector.fires.events(last))
         assert finding.action == ("rollback" if undone else "skip_update")
-    elif "loss_bad" in columns_of(detector) or "grad_bad" in columns_of(detector):
-        assert finding.message.startswith("step 407 NOT skipped: ")
+    elif {"loss_bad", "grad_bad"} & {*detector.fires.columns}:
+        assert finding.message.startswith(f"step {last} NOT skipped: ")
     assert finding.evidence["count"] == 1
-    assert finding.evidence["steps"] == [407]
+    assert finding.evidence["steps"] == [last]
     assert Finding.from_dict(finding.to_dict()) == finding
 
 
 @each
 def test_every_detector_has_rows_that_fire_it_alone(detector, make_rows):
     judge = Judge()
-    rows = make_rows(8, **columns_of(detector))
-    judge.feed(rows, events_of(detector, rows))
+    rows = rows_of(make_rows, detector.fires)
+    judge.feed(rows, events_of(detector.fires, rows))
     assert [f.code for f in judge.findings] == [detector.code]
+
+
+@each
+def test_every_detector_is_silent_about_what_only_comes_near(detector, make_rows):
+    rows = rows_of(make_rows, detector.silent)
+    assert detector.silent not in (detector.fires, Example(detector.silent.steps, {}, ()))
+    assert scan(detector, rows, detector.silent) == []
+    judge = Judge([detector])
+    judge.feed(rows, events_of(detector.silent, rows))
+    assert (judge.findings, judge.errors) == ([], [])
 
 
 @every
@@ -192,15 +146,17 @@ def test_survives_any_single_value_everywhere(detector, make_rows, step_columns)
 
 @each
 def test_survives_gaps_and_unordered_steps(detector, make_rows):
-    for steps in ([0, 1, 900, 901, 5000, 70000, 70001, 70002], [5, 5, 5, 5, 4, 4, 5, 6]):
-        rows = make_rows(8, **columns_of(detector))
+    many = detector.fires.steps - 5
+    gaps = [0, 1, 900, 901, 5000, *range(70000, 70000 + many)]
+    for steps in (gaps, [*[5] * (many + 1), 4, 4, 5, 6]):
+        rows = rows_of(make_rows, detector.fires)
         rows["step"] = steps
         assert len(scan(detector, rows)) == 1
 
 
 @every
 def test_survives_missing_columns(detector, make_rows):
-    rows = make_rows(8, **columns_of(detector))
+    rows = rows_of(make_rows, detector.fires or Example(8, {}, ()))
     for column in rows.dtype.names:
         if column not in ("step", "time"):
             scan(detector, rows[[n for n in rows.dtype.names if n != column]])
@@ -274,7 +230,7 @@ def test_a_document_names_every_severity_that_its_findings_may_have(detector):
 
 @each
 def test_titles_keep_the_names_of_the_script_and_no_quote_ends_in_two_colons(detector, make_rows):
-    for finding in scan(detector, make_rows(8, **columns_of(detector))):
+    for finding in scan(detector, rows_of(make_rows, detector.fires)):
         cause = cause_of(finding)
         title, headline = title_of(finding, cause), (cause and cause.headline) or ""
         path = str(finding.evidence.get("path") or "")

@@ -45,6 +45,35 @@ def test_select_and_ignore(sick, capsys, options, codes):
     assert [finding["code"] for finding in data["findings"]] == codes
 
 
+@pytest.mark.parametrize(
+    ("recorded", "given", "codes"),
+    [
+        ({}, [], []),
+        ({"NUM006": {"streak": 6}}, [], ["NUM006"]),
+        ({"NUM006": {"streak": 6, "gone": 1}}, ["NUM006.lowest=2"], ["NUM006"]),
+        ({"NUM006": {"streak": 6}}, ["scaler_collapse.streak=9"], []),
+        ({}, ["NUM006.streak=8"], ["NUM006"]),
+    ],
+)
+def test_options_are_those_the_run_was_judged_with_but_for_those_given(
+    make_run, make_rows, capsys, recorded, given, codes
+):
+    bad = {"scaler_skipped": dict.fromkeys(range(12, 20), 1)}
+    bad |= {"grad_bad": bad["scaler_skipped"]}
+    settings = {"detectors": {"select": ["ALL"], "ignore": [], "options": recorded}}
+    run = make_run(make_rows(20, scale=512.0, **bad), meta={"settings": settings})
+    sets = [f"--set=detectors.{one}" for one in given]
+    assert main(["check", str(run.path), "--format", "json", *sets]) == int(bool(codes))
+    data = json.loads(capsys.readouterr().out)
+    assert [finding["code"] for finding in data["findings"]] == codes
+
+
+@pytest.mark.parametrize("given", ["guard.skip=off", "detectors.select=NUM", "detectors.NUM006=1"])
+def test_no_other_setting_means_anything_to_a_recorded_run(sick, capsys, given):
+    assert main(["check", sick, "--set", given]) == 2
+    assert given in capsys.readouterr().err
+
+
 def test_an_unknown_code_is_2(sick, capsys):
     assert main(["check", sick, "--select", "NMU"]) == 2
     assert "'NMU'" in capsys.readouterr().err

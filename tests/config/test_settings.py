@@ -288,7 +288,8 @@ def test_settings_survive_the_way_to_another_process():
     first = config.load(None, ["run.dir=a b", "detectors.select=NUM,OPT", "guard.budget=1e-3"])
     assert config.from_json(config.to_json(first)) == first
     assert config.from_dict(config.to_dict(first)) == first
-    assert config.to_dict(first)["detectors"] == {"select": ["NUM", "OPT"], "ignore": []}
+    chosen = {"select": ["NUM", "OPT"], "ignore": [], "options": {}}
+    assert config.to_dict(first)["detectors"] == chosen
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "5", '{"guard": 1}', '{"guard": {"fusd": 1}}'])

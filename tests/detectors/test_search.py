@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.detectors import ALL
+from holdfast.detectors.nonfinite_loss import NonfiniteLoss
 from holdfast.detectors.search import is_about, search
 
 
@@ -53,6 +54,12 @@ def test_the_best_fit_comes_first(text, first):
 )
 def test_a_word_on_a_page_is_not_what_the_page_is_about(text, about):
     assert is_about(text, search(text, ALL)[0]) is about
+
+
+def test_what_else_it_is_called_counts_as_its_name(monkeypatch):
+    assert codes("quokka") == []
+    monkeypatch.setattr(NonfiniteLoss, "also_called", ("quokka",))
+    assert codes("quokka") == ["NUM001"] and is_about("quokka", NonfiniteLoss)
 
 
 def test_nan_is_several_findings():

@@ -21,6 +21,7 @@ from tests.line_events import (
 )
 from tests.memory_events import CHAIN
 
+from holdfast.detectors._line_examples import Cost
 from holdfast.detectors.judge import Judge
 from holdfast.types import Event, Finding, Severity
 
@@ -407,7 +408,7 @@ def test_the_history_that_is_processed_is_named_or_not_claimed(make_rows, histor
 # ---------------------------------------------------------------------- stalls
 
 
-def stall_on(*lines: tuple[int, float, dict[str, Any]], epochs: bool = False, **more: Any) -> Told:
+def stall_on(*lines: Cost, epochs: bool = False, **more: Any) -> Told:
     steps = [[step, 0.02, epochs] for step in range(10, 60, 5)]
     ordinary = [(52, 0.002, {}), called(53, 0.001, "model"), called(54, 0.001, "optimizer")]
     return look("stall", [*lines, *ordinary], ordinary, stalls=steps, **more)

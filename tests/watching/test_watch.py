@@ -17,7 +17,7 @@ from torch import nn
 
 import holdfast
 from holdfast import config
-from holdfast.errors import UsageError
+from holdfast.errors import SettingsError, UsageError
 from holdfast.run import LaneReader, Run
 
 
@@ -32,6 +32,19 @@ def loader(count: int = 64, poisoned: int = 21) -> torch.utils.data.DataLoader[A
     x[poisoned] = math.nan
     data = torch.utils.data.TensorDataset(x, torch.randn(count, 1))
     return torch.utils.data.DataLoader(data, 8)
+
+
+def test_options_of_detectors_are_checked_at_once_and_recorded(tmp_path: Path) -> None:
+    net, opt = model_and_optimizer()
+    with pytest.raises(SettingsError, match=r"detectors.MEM007.reading'; did you mean"):
+        holdfast.watch(net, opt, settings=config.load(None, ["detectors.MEM007.reading=4"]))
+    settings = config.load(None, ["detectors.scaler_collapse.streak=3"])
+    with holdfast.watch(net, opt, run_dir=tmp_path / "run", settings=settings) as watch:
+        net(torch.randn(8, 4)).sum().backward()
+        opt.step()
+    assert watch.run is not None
+    recorded = watch.run.meta["settings"]["detectors"]["options"]
+    assert recorded == {"NUM006": {"streak": 3}}
 
 
 def test_a_loop_is_guarded_recorded_and_explained(tmp_path: Path) -> None:

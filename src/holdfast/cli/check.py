@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ..config import RunSettings
-from ..detectors import ALL, load_plugins, select
+from ..config import RunSettings, load
+from ..detectors import ALL, Detector, load_plugins, select
+from ..detectors.options import check_options, configured, recorded_options
+from ..errors import UsageError
 from ..report import check_json, check_lines, github_text, plain, replay, repository, sarif_text
 from ..run import find_run
 from . import _output
@@ -24,6 +28,7 @@ class CheckCommand:
       holdfast check                       the newest run under runs/
       holdfast check 2026-11-15-12         the run whose name begins so
       holdfast check RUN --select NUM --ignore NUM006 --format json
+      holdfast check RUN --set detectors.TPT004.grew=2
       holdfast check --format github       findings as annotations, in a GitHub workflow
     """
 
@@ -40,6 +45,14 @@ class CheckCommand:
                 default=[],
                 help=f"{what}: codes or prefixes, separated by commas (NUM,OPT001)",
             )
+        parser.add_argument(
+            "--set",
+            metavar="KEY=VALUE",
+            action="append",
+            default=[],
+            help="an option of a detector, e.g. detectors.TPT004.grew=2 (repeatable; default: what "
+            "the run was judged with)",
+        )
         add_format(parser, "text", "json", "github", "sarif")
         parser.add_argument("--output", metavar="FILE", help="write to a file instead")
 
@@ -50,7 +63,9 @@ class CheckCommand:
         for warning in plugins.warnings:
             warn(warning)
         among = (*ALL, *plugins.detectors)
-        replayed = replay(run, select(_codes(args.select), _codes(args.ignore), among))
+        options = _options(args.set, run.meta, among)
+        chosen = select(_codes(args.select), _codes(args.ignore), among)
+        replayed = replay(run, configured(chosen, options))
         for event in replayed.errors:
             warn(f"{event.data['where']}: {event.data['error']}")
         told = replayed.findings, replayed.ending, run.meta, repository()
@@ -69,3 +84,21 @@ class CheckCommand:
 
 def _codes(given: list[str]) -> list[str]:
     return [code.strip() for text in given for code in text.split(",") if code.strip()]
+
+
+def _options(
+    given: Sequence[str], meta: Mapping[str, Any], among: Sequence[type[Detector]]
+) -> dict[str, dict[str, Any]]:
+    """Options that the run was judged with; those on the command line come before them."""
+    detectors = load(None, given).detectors
+    for text in given:
+        parts = text.partition("=")[0].strip().split(".")
+        if parts[0] != "detectors" or len(parts) < 3:
+            raise UsageError(
+                f"check judges a recorded run: {text!r} is no option of a detector; write it as "
+                "detectors.CODE.OPTION=VALUE"
+            )
+    found = {code: {**values} for code, values in recorded_options(meta, among).items()}
+    for code, values in check_options(detectors.options, among).items():
+        found.setdefault(code, {}).update(values)
+    return found

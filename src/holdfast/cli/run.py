@@ -132,6 +132,7 @@ class RunCommand:
             )
         settings = config.load(args.config, overrides_of(args))
         check_codes(settings)
+        settings = _with_options(settings)
         from ..launcher.interpreter import keeps_out
 
         read = read_command(command)
@@ -230,6 +231,15 @@ def check_codes(settings: config.Settings) -> None:
             near = difflib.get_close_matches(name, codes, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "`holdfast explain` lists all of them"
             raise UsageError(f"policy.{name}: no detector has this code; {hint}")
+
+
+def _with_options(settings: config.Settings) -> config.Settings:
+    if not settings.detectors.options:
+        return settings
+    from ..detectors import ALL, load_plugins
+    from ..detectors.options import with_options
+
+    return with_options(settings, (*ALL, *load_plugins(os.environ, ALL).detectors))
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

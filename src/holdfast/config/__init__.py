@@ -191,10 +191,19 @@ class CheckpointSettings(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DetectorSettings(Section):
-    """Which detectors run: codes or prefixes of codes, ``ALL`` for every one."""
+    """Which detectors run: codes or prefixes of codes, ``ALL`` for every one; and their options.
+
+    A section that is called like a detector, by code or name, holds options of it:
+    ``detectors.TPT004.grew``. Where detectors are made they are checked (``detectors.options``).
+    """
+
+    others = "options"
 
     select: tuple[str, ...] = ("ALL",)
     ignore: tuple[str, ...] = ()
+    options: Mapping[str, Mapping[str, Any]] = dataclasses.field(
+        default_factory=dict[str, Mapping[str, Any]]
+    )
 
     def wants(self, code: str) -> bool:
         """Whether the detector with this code runs; ``ignore`` beats ``select``."""

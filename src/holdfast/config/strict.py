@@ -42,6 +42,8 @@ class Section:
 
     short: ClassVar[str] = ""
     """The field that a bare value stands for where a mapping holds sections of this kind."""
+    others: ClassVar[str] = ""
+    """The field, a mapping, that holds sections which this one has no field for."""
 
     def __post_init__(self) -> None:
         for field, annotation in _fields(type(self)).values():
@@ -71,6 +73,7 @@ def build(
     """Make a ``kind`` from nested plain data; ``source`` says in errors where it came from."""
     known = _fields(kind)
     values: dict[str, Any] = {}
+    others, data = _others(kind, data)
     for name, value in data.items():
         key = f"{prefix}{name}"
         if name not in known:
@@ -84,6 +87,9 @@ def build(
             values[name] = _entries(value, annotation, field, key, source, root or kind)
         else:
             values[name] = _checked(value, annotation, field, key, source)
+    if others:
+        inside = _plain_sections(others, prefix.rstrip("."), source)
+        values[kind.others] = {**values.get(kind.others, {}), **inside}
     for name, (field, _) in known.items():
         if name not in values and field.default is field.default_factory is _NONE:
             raise SettingsError(f"{source}: {prefix}{name} has no default and is missing; set it")
@@ -92,6 +98,35 @@ def build(
     except ValueError as error:  # from a section's own check of values that clash
         place = prefix.rstrip(".") or "settings"
         raise SettingsError(f"{source}: {place} cannot be combined so: {error}") from None
+
+
+def _others(kind: Any, data: Mapping[Any, Any]) -> tuple[dict[Any, Any], Mapping[Any, Any]]:
+    """The sections that ``kind`` has no field for, where it takes such; and all the rest."""
+    if not getattr(kind, "others", ""):
+        return {}, data
+    known = _fields(kind)
+    others: dict[Any, Any] = {
+        name: value
+        for name, value in data.items()
+        if name not in known and isinstance(value, Mapping)
+    }
+    return others, {name: value for name, value in data.items() if name not in others}
+
+
+def _plain_sections(value: Any, key: str, source: str) -> dict[str, dict[str, Any]]:
+    """A mapping of names to plain values by name; what they mean is checked by who knows them."""
+    if not isinstance(value, Mapping | None):
+        shown = reprlib.repr(value)
+        raise SettingsError(f"{origin(value, source)}: {key} must be a section, not {shown}")
+    found: dict[str, dict[str, Any]] = {}
+    for name, given in cast(Mapping[Any, Any], value or {}).items():
+        if not isinstance(given, Mapping | None):
+            shown = reprlib.repr(given)
+            raise SettingsError(
+                f"{origin(given, source)}: {key}.{name} must be a section, not {shown}"
+            )
+        found[str(name)] = {str(n): v for n, v in cast(Mapping[Any, Any], given or {}).items()}
+    return found
 
 
 def put(kind: Any, data: dict[str, Any], path: Sequence[str], word: Word) -> None:
@@ -132,7 +167,7 @@ def unknown(
         if isinstance(value, Mapping) and (_has_inside(annotation) or key in sections):
             inside = cast(Mapping[Any, Any], value)
             yield from unknown(annotation, inside, sections, f"{key}.")
-        elif annotation is None:
+        elif annotation is None and name not in _others(kind, {name: value})[0]:
             yield key, value
 
 
@@ -168,12 +203,14 @@ def _entries(
 ) -> dict[str, Any]:
     """A mapping of names to sections; each may be written as the value of its ``short`` field."""
     kind = get_args(annotation)[1]
+    if _is_mapping(kind):
+        return _plain_sections(value, key, source)
     if isinstance(value, str) and "whole" in field.metadata:
         value = {field.metadata["whole"]: value}
     if value is not None and not isinstance(value, Mapping):
         named = f"a section of names, each with {_described(kind).removeprefix('a section with ')}"
         shown = reprlib.repr(value)
-        raise SettingsError(f"{_origin(value, source)}: {key} must be {named}, not {shown}")
+        raise SettingsError(f"{origin(value, source)}: {key} must be {named}, not {shown}")
     found: dict[str, Any] = {}
     for name, given in cast(Mapping[Any, Any], value or {}).items():
         entry = given
@@ -185,7 +222,7 @@ def _entries(
         try:
             entry.check_name(str(name))
         except ValueError as error:
-            raise SettingsError(f"{_origin(given, source)}: {key}.{name}: {error}") from None
+            raise SettingsError(f"{origin(given, source)}: {key}.{name}: {error}") from None
         found[str(name)] = entry
     return found
 
@@ -215,8 +252,8 @@ def _checked(
         plain = not dataclasses.is_dataclass(annotation) and field.default is not _NONE
         hint = f"; the default is {json.dumps(field.default)}" if plain else ""
         expected = _limited(_described(annotation), low, high, above)
-        origin = _origin(value, source)
-        raise SettingsError(f"{origin}: {key} must be {expected}, not {shown}{hint}") from None
+        source = origin(value, source)
+        raise SettingsError(f"{source}: {key} must be {expected}, not {shown}{hint}") from None
     return converted
 
 
@@ -288,9 +325,10 @@ def _described(annotation: Any) -> str:
     return "null" if annotation is NoneType else _TYPES[annotation]
 
 
-def _origin(value: Any, source: str) -> str:
+def origin(value: Any, source: str) -> str:
+    """Where a value came from: the override that was typed, or else ``source``."""
     if isinstance(value, Mapping) and value:
-        return _origin(next(reversed(cast(dict[str, Any], value).values())), source)
+        return origin(next(reversed(cast(dict[str, Any], value).values())), source)
     return f"override {value.override!r}" if isinstance(value, Word) else source
 
 
@@ -309,7 +347,7 @@ def describe_unknown(
     ``others`` are names that are understood beside those of ``root``.
     """
     hint = _nearest(key, root, others)
-    return f"{_origin(value, source)}: unknown setting {key!r}; {hint}"
+    return f"{origin(value, source)}: unknown setting {key!r}; {hint}"
 
 
 def _nearest(key: str, root: Any, others: Sequence[str]) -> str:

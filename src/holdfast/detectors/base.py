@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..types import Finding, Severity
+from ._examples import Example
 from ._symptoms import gradient_bad, loss_bad
 from ._window import Mask, Rows, Window
 
@@ -79,6 +80,13 @@ class Detector:
     """The code of a finding that explains it where that was found some steps before."""
     follows: ClassVar[Mapping[str, str]] = {}
     """By ``what`` of its evidence: codes of findings that explain it, where there are any."""
+
+    fires: ClassVar[Example | None] = None
+    """A run that it must speak about, at its last step; None where it judges no single lane."""
+    silent: ClassVar[Example | None] = None
+    """A run that comes near that, about which it must say nothing."""
+    also_called: ClassVar[tuple[str, ...]] = ()
+    """Words that users have for it besides its name, for ``holdfast explain``: ``lr zero``."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options:

@@ -8,15 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from ..records.crash import RaisedException
+from ..records.crash import RaisedException, SwallowedException
 from ..types import Finding, Severity
 from ._crashes import Crash as Facts
 from ._crashes import clip, explain, line_fix, root
+from ._examples import rows
 from ._window import Window
 from .base import Detector
 
 _MESSAGE = 120
 _KEPT = ("function", "library", "phase", "code", "start", "excerpt")
+
+_RAISED = RaisedException(type="KeyError", message="'cat'", file="data.py", line=31, sample=481)
 
 
 class Crash(Detector):
@@ -77,6 +80,8 @@ class Crash(Detector):
     needs = ("loss",)
     since = "0.1"
     judges_events = True
+    fires = rows(8, _RAISED)
+    silent = rows(8, SwallowedException(type="KeyError", message="'cat'", batches=9))
 
     def scan(self, window: Window) -> Iterator[Finding]:
         """The exception, with the first row that is not older than it."""

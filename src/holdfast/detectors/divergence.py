@@ -22,6 +22,7 @@ from ._events import (
     rows_with_event,
     stopped,
 )
+from ._examples import rows
 from ._outliers import rate
 from ._window import (
     Mask,
@@ -29,6 +30,11 @@ from ._window import (
     column,
 )
 from .base import Detector
+
+_UNDONE = RolledBack(
+    opt=0, code="OPT003", why="loss", steps=9, to=4, loss=90.0, usual=2.0, tried=2.1, lr_factor=0.5,
+    left=2,
+)  # fmt: skip
 
 
 class Divergence(Detector):
@@ -90,6 +96,8 @@ class Divergence(Detector):
     since = "0.1"
     within = 96
     soon_after = "NUM005"
+    fires = rows(8, _UNDONE)
+    silent = rows(8, _UNDONE.replace(code="OPT001"))
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):

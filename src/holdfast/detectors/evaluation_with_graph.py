@@ -8,9 +8,14 @@ from typing import Any
 
 from ..records.memory import EvaluationGraphs
 from ..types import Severity
+from ._examples import rows
 from ._memory import MemoryDetector, at, code_of
 from ._source_change import decorated, wrapped
 from .base import Detector
+
+_BUILT = EvaluationGraphs(
+    file="train.py", line=31, seen="trace", function="validate", nodes=40, evaluations=2, batches=5
+)
 
 
 class EvaluationWithGraph(MemoryDetector[EvaluationGraphs]):
@@ -65,6 +70,8 @@ class EvaluationWithGraph(MemoryDetector[EvaluationGraphs]):
     name = "evaluation_with_graph"
     other_severities = ((Severity.INFO, "of a single forward pass"),)
     kinds = (EvaluationGraphs,)
+    fires = rows(8, _BUILT)
+    silent = rows(8, _BUILT.replace(nodes=2))
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Finding, Severity
+from ._examples import rows
 from ._window import (
     Mask,
     Rows,
@@ -70,6 +71,8 @@ class Fragmentation(Detector):
     needs = ("mem_allocated", "mem_reserved")
     since = "0.1"
     within = 128
+    fires = rows(8, mem_allocated=2e9, mem_reserved=[2e9 + 4e8 * i for i in range(8)])
+    silent = rows(8, mem_allocated=2e9, mem_reserved=[2e9 + 4e7 * i for i in range(8)])
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):

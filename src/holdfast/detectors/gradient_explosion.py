@@ -9,6 +9,7 @@ from typing import Any
 from ..records.recovery import RolledBack
 from ..types import Finding, Severity
 from ._events import happened
+from ._examples import rows
 from ._outliers import (
     LOSS,
     NORM,
@@ -84,6 +85,9 @@ class GradientExplosion(Detector):
     needs = ("grad_norm", "outlier")
     since = "0.1"
     within = 16
+    also_called = ("explode", "exploding")
+    fires = rows(8, grad_norm={-1: 300}, outlier={-1: 1})
+    silent = rows(8, grad_norm={-1: 14})
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..records.crash import NoProgress, ProgressAgain, StandingProcess
 from ..types import Event, Finding, Severity, place_words
+from ._examples import rows
 from ._window import Window
 from .base import Detector
 
@@ -28,6 +29,12 @@ _MEETING = (
     "_env_rendezvous_handler",
 )
 _LOCKS = ("/threading.py", "/multiprocessing/synchronize.py", "/queue.py", "/filelock/")
+
+_STANDS = NoProgress(
+    seconds=900.0, limit=600.0, longest=14.0, cpu=0.01, moves=False,
+    file="train.py", line=57, waits_for=1, samples=(3, 4), frames=(),
+)  # fmt: skip
+_WORKS = _STANDS.replace(moves=True, cpu=1.0)
 
 
 class Hang(Detector):
@@ -85,6 +92,8 @@ class Hang(Detector):
     within = 20
     judges_events = True
     judges_waiting = True
+    fires = rows(8, _STANDS)
+    silent = rows(8, _WORKS)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..records.lines import ReadingLine, StepPace, TensorReads
+from ..records.lines import CodePlace, ReadingLine, StepPace, TensorReads
 from ..types import Event, Severity
+from ._examples import rows
+from ._line_examples import FILE, PACE
 from ._lines import Place, places_of
 from ._timed import (
     Claim,
@@ -17,6 +19,15 @@ from ._timed import (
 )
 
 _HOW = {"__bool__": "if tensor", "__float__": "float(tensor)", "__int__": "int(tensor)"}
+
+_READ = ReadingLine(
+    path=(0,), function="f", read="item", direct=True, count=64, seconds=0.0001,
+    loop_seconds=0.0009,
+)  # fmt: skip
+_READS = TensorReads(
+    reads=(_READ,), models=1.0, step_seconds=0.003, times=PACE, files=(FILE,),
+    places=(CodePlace(at=(0, 57), first=57, code="x = slow(y)", calls=("slow",)),),
+)  # fmt: skip
 
 
 class HostSync(TimedDetector):
@@ -66,6 +77,8 @@ class HostSync(TimedDetector):
     code = "TPT002"
     name = "host_sync"
     kinds = ("tensor_reads",)
+    fires = rows(8, _READS, _READS)
+    silent = rows(8, _READS.replace(models=16.0), _READS.replace(models=16.0))
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TimedDetector.Options):

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..records.lines import StepPace, TimedLoader
 from ..types import Event, Severity
+from ._examples import rows
 from ._input_words import (
     HEADLINES,
     advice,
@@ -16,6 +17,7 @@ from ._input_words import (
     making,
     says,
 )
+from ._line_examples import called, costs, timed_lines
 from ._lines import (
     Line,
     Look,
@@ -32,6 +34,10 @@ from ._timed import (
     ms,
     quoted,
 )
+
+_USE = called(55, 0.0005, "model"), called(57, 0.0005, "optimizer")
+_WAITS = timed_lines("waits", [costs(7, 0.0012, mark="fetch"), *_USE], times={"waiting": 0.6})
+_READY = timed_lines("waits", [costs(7, 0.0002, mark="fetch"), *_USE], times={"waiting": 0.02})
 
 
 class InputBound(TimedDetector):
@@ -97,6 +103,8 @@ class InputBound(TimedDetector):
     name = "input_bound"
     other_severities = ((Severity.INFO, "where little time is lost, or a cheap line takes it"),)
     kinds = ("line_times", "loader_times")
+    fires = rows(8, _WAITS, _WAITS)
+    silent = rows(8, _READY, _READY)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TimedDetector.Options):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from ..records.memory import GraphChain, ValueGrowth
 from ..types import Severity
 from . import _leak_fixes
+from ._examples import rows
 from ._growth import (
     GRAPHS,
     OBJECTS,
@@ -47,6 +48,17 @@ class LeakDetector(VariableDetector[Held]):
     def headline(self, measured: Held) -> str:
         """What grows."""
         return f"{measured.path or 'a container'} grows with every step"
+
+
+_LIST = ValueGrowth(
+    file="train.py", line=31, seen="trace", path="losses", name="losses", how="local",
+    scope="train.py:main", function="main", heap_slope=5e3, bytes=65536.0, rate=1.0, size=8,
+    steps=8, graphs=0, tensor_bytes=65536.0, other_bytes=100.0, in_evaluation=True,
+)  # fmt: skip
+_STATE = GraphChain(
+    file="train.py", line=31, seen="trace", path="hidden", name="hidden", how="local",
+    scope="train.py:main", function="main", heap_slope=5e3, bytes=0.0, steps=8, age=8, fed=True,
+)  # fmt: skip
 
 
 class TensorsPileUp(LeakDetector[ValueGrowth]):
@@ -97,6 +109,8 @@ class TensorsPileUp(LeakDetector[ValueGrowth]):
     name = "tensors_pile_up"
     kinds = (ValueGrowth,)
     made_of = TENSORS
+    fires = rows(8, _LIST)
+    silent = rows(8, _LIST.replace(bytes=4096.0, tensor_bytes=4096.0))
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GrowthOptions):
@@ -178,6 +192,8 @@ class GraphKept(LeakDetector[ValueGrowth | GraphChain]):
     name = "graph_kept"
     kinds = (ValueGrowth, GraphChain)
     made_of = GRAPHS
+    fires = rows(8, _LIST.replace(graphs=1))
+    silent = rows(8, _LIST)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GrowthOptions):
@@ -289,6 +305,8 @@ class StateNotDetached(LeakDetector[GraphChain]):
     name = "state_not_detached"
     kinds = (GraphChain,)
     made_of = STATES
+    fires = rows(8, _STATE)
+    silent = rows(8, _STATE.replace(fed=False))
 
     def what(self, measured: GraphChain) -> str:
         """The state, and how far back the loss reaches."""
@@ -362,6 +380,8 @@ class HostGrowth(LeakDetector[ValueGrowth]):
     other_severities = ((Severity.INFO, "where it grows slowly"),)
     kinds = (ValueGrowth,)
     made_of = OBJECTS
+    fires = rows(8, _LIST.replace(tensor_bytes=0.0))
+    silent = rows(8, _LIST.replace(tensor_bytes=0.0, other_bytes=0.0, bytes=4096.0))
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GrowthOptions):

@@ -17,6 +17,7 @@ from ._events import (
     rows_with_event,
     stopped,
 )
+from ._examples import rows
 from ._outliers import (
     ends_spike,
     rate,
@@ -97,6 +98,8 @@ class LossSpike(Detector):
     since = "0.1"
     within = 18
     soon_after = "NUM005"
+    fires = rows(8, loss={-4: 60, -3: 50, -2: 40}, outlier={-4: 2, -3: 2, -2: 2})
+    silent = rows(8, loss={-3: 50, -2: 40}, outlier={-3: 2, -2: 2})
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):

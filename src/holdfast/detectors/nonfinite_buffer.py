@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import Finding, Severity
+from ._examples import rows
 from ._symptoms import Blame, blame
 from ._window import Mask, Window, column
 from .base import Detector
@@ -62,6 +63,8 @@ class NonfiniteBuffer(Detector):
     severity = Severity.WARNING
     needs = ("buffer_bad",)
     since = "0.1"
+    fires = rows(8, buffer_bad={-1: 1}, buffer_layer={-1: 0})
+    silent = rows(8, buffer_bad=1, buffer_layer=0)
 
     def suspects(self, window: Window) -> Mask:
         """Rows with a bad buffer."""

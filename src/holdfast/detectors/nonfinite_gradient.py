@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ..types import Finding, Severity
+from ._examples import rows
 from ._symptoms import (
     Blame,
     blame,
@@ -72,6 +73,8 @@ class NonfiniteGradient(Detector):
     other_severities = SKIPPED
     needs = ("grad_bad",)
     since = "0.1"
+    fires = rows(8, grad_bad={-1: 1}, grad_layer={-1: 1})
+    silent = rows(8, grad_bad={-1: 1}, loss_bad={-1: 1})
 
     def suspects(self, window: Window) -> Mask:
         """Rows with a bad gradient."""

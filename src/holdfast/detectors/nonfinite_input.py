@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
 from ..types import Finding, Severity
+from ._examples import rows
 from ._symptoms import Blame, blame
 from ._window import Mask, Window, column
 from .base import SKIPPED, Detector
@@ -62,6 +64,8 @@ class NonfiniteInput(Detector):
     other_severities = SKIPPED
     needs = ("input_bad",)
     since = "0.1"
+    fires = rows(8, input_bad={-1: 1}, loss_bad={-1: 1}, loss={-1: math.nan})
+    silent = rows(8, input_bad={-1: 1})
 
     def suspects(self, window: Window) -> Mask:
         """Rows with a bad batch."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..types import Finding, Severity
+from ._examples import rows
 from ._symptoms import (
     Blame,
     blame,
@@ -76,6 +77,8 @@ class NonfiniteLoss(Detector):
     other_severities = SKIPPED
     needs = ("loss", "loss_bad")
     since = "0.1"
+    fires = rows(8, loss={-1: math.nan}, loss_bad={-1: 1})
+    silent = rows(8, loss={-1: math.nan}, loss_bad={-1: 1}, input_bad={-1: 1})
 
     def suspects(self, window: Window) -> Mask:
         """Rows with a bad loss."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..types import Finding, Severity
+from ._examples import rows
 from ._symptoms import (
     Blame,
     blame,
@@ -80,6 +81,8 @@ class NonfiniteParameter(Detector):
     needs = ("param_bad",)
     since = "0.1"
     within = 128
+    fires = rows(8, param_bad={-1: 1}, param_layer={-1: 0})
+    silent = rows(8, loss_bad={-1: 1}, grad_bad={-1: 1})
 
     def suspects(self, window: Window) -> Mask:
         """Rows where a check found a bad weight, and bad rows after it."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..records.times import Recompiled
 from ..types import Event, Severity
+from ._examples import rows
 from ._lines import Place
 from ._timed import Claim, TimedDetector, quoted
 
@@ -35,6 +36,11 @@ _CURES = tuple(
         (r"check_(obj|type)_id|\bid\(", "give it the same object each time: make it once"),
     )
 )
+
+_COMPILED = Recompiled(
+    file="src/train.py", line=57, code="x = slow(y)", name="forward", defined="a.py:3", times=3,
+    same=3, seconds=2.0, guard="k == 3", trained=4.0,
+)  # fmt: skip
 
 
 class Recompile(TimedDetector):
@@ -81,6 +87,8 @@ class Recompile(TimedDetector):
     code = "TPT003"
     name = "recompile"
     kinds = ("recompile",)
+    fires = rows(8, _COMPILED)
+    silent = rows(8, _COMPILED.replace(same=2))
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TimedDetector.Options):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..types import Finding, Severity
+from ._examples import rows
 from ._symptoms import (
     Blame,
     blame,
@@ -79,6 +80,8 @@ class ScalerCollapse(Detector):
     needs = ("scale",)
     since = "0.1"
     within = 12
+    fires = rows(8, scale={-2: 1.0, -1: 0.5}, scaler_skipped={-1: 1})
+    silent = rows(16, scale=2048.0, scaler_skipped=[0] * 5 + [1] * 11, grad_bad=[0] * 5 + [1] * 11)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):

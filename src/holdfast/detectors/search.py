@@ -16,8 +16,7 @@ _EMPTY = set(
     )
 )
 _NOT = re.compile(r"\b(?:not|n't|never|cannot|can't|doesn't|don't|won't|isn't)\b")
-# What users say, and the words of the documents; the codes of the findings that are meant stand
-# in the documents, not here, so that those of a plugin are found, too.
+# What users say, and the words of several documents. Words for one finding are its ``also_called``.
 _ALSO = {
     "oom": ("memory", "big"),
     "ram": ("host", "memory"),
@@ -37,8 +36,6 @@ _ALSO = {
     "freeze": ("hangs",),
     "freezes": ("hangs",),
     "deadlock": ("hangs",),
-    "explode": ("explosion",),
-    "exploding": ("explosion",),
     "error": ("exception",),
     "crash": ("exception",),
     "traceback": ("exception",),
@@ -80,16 +77,20 @@ def search(text: str, among: Sequence[type[Detector]]) -> list[type[Detector]]:
 
 def is_about(text: str, detector: type[Detector]) -> bool:
     """Whether a finding is about these words, and does not only have them on its page."""
-    said = _words(f"{detector.code} {detector.name} {document(detector).summary}".replace("_", " "))
+    said = _words(f"{detector.code} {_names(detector)} {document(detector).summary}")
     words = _tokens(text.strip().lower().replace("_", " "))
     wanted = [(word, *_ALSO.get(word, ())) for word in words]
     return all(any(_same(w, other) for w in each for other in said) for each in wanted)
 
 
+def _names(detector: type[Detector]) -> str:
+    return " ".join([detector.name.replace("_", " "), *detector.also_called])
+
+
 def _score(words: Sequence[str], detector: type[Detector]) -> float:
     page = document(detector)
     places: list[tuple[float, set[str]]] = [
-        (_NAME, _words(detector.name.replace("_", " "))),
+        (_NAME, _words(_names(detector))),
         (_SUMMARY, _words(page.summary)),
     ]
     for title, body in page.sections.items():

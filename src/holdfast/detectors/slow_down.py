@@ -8,6 +8,8 @@ from typing import ClassVar
 
 from ..records.memory import GraphChain, ValueGrowth
 from ..types import Event, Severity
+from ._examples import rows
+from ._line_examples import called, costs, timed_lines
 from ._lines import (
     Line,
     Look,
@@ -28,6 +30,11 @@ _MEANT = {
     "bigger_batches": "the model gets larger inputs than before",
     "more_parameters": "more parameters have gradients than before",
 }
+
+_MODEL = called(52, 0.0015, "model")
+_BEFORE = [costs(57, 0.0005), _MODEL]
+_SLOWER = timed_lines("slow", [costs(57, 0.0035), _MODEL], _BEFORE)
+_HARDLY = timed_lines("slow", [costs(57, 0.0007), _MODEL], _BEFORE)
 
 
 class SlowDown(TimedDetector):
@@ -90,6 +97,8 @@ class SlowDown(TimedDetector):
     explains_line = True
     explains_growth = "hooks"
     follows: ClassVar = {"graph": "MEM003 MEM002"}
+    fires = rows(8, _SLOWER, _SLOWER)
+    silent = rows(8, _HARDLY, _HARDLY)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TimedDetector.Options):

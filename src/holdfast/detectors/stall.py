@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..types import Event, Severity
+from ._examples import rows
+from ._line_examples import costs, timed_lines
 from ._lines import (
     Line,
     Look,
@@ -47,6 +49,17 @@ _ROUND = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 _LEFT = 0.02
 # Share of a stall that is spent in models where it is called an evaluation; a guess.
 _EVALUATES = 0.3
+
+_SAVES = {57: {"calls": ("torch.save",), "code": "torch.save(state, path)"}}
+_STALLS = timed_lines(
+    "stall", [costs(57, 0.02), costs(52, 0.002)], [costs(52, 0.002)], sources=_SAVES,
+    stalls=tuple((step, 0.02, False) for step in range(10, 60, 5)),
+)  # fmt: skip
+# Another process took the time: the lines were as fast as ever when they were timed.
+_ELSEWHERE = timed_lines(
+    "stall", [costs(57, 0.001), costs(52, 0.002)], [costs(52, 0.002)], sources=_SAVES,
+    stalls=_STALLS.stalls,
+)  # fmt: skip
 
 
 class Stall(TimedDetector):
@@ -93,6 +106,8 @@ class Stall(TimedDetector):
     name = "stall"
     other_severities = ((Severity.INFO, "where it takes a small share of the time"),)
     kinds = ("line_times",)
+    fires = rows(8, _STALLS, _STALLS)
+    silent = rows(8, _ELSEWHERE, _ELSEWHERE)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TimedDetector.Options):

@@ -11,10 +11,13 @@ from ..records.crash import RaisedException
 from ..records.crash import SwallowedException as Recorded
 from ..types import Finding, Severity
 from ._crashes import Crash, clip, explain
+from ._examples import rows
 from ._window import Window
 from .base import Detector
 
 _MESSAGE = 90
+
+_RAISED = Recorded(type="KeyError", message="'cat'", file="data.py", line=31, batches=9)
 
 
 class SwallowedException(Detector):
@@ -62,6 +65,8 @@ class SwallowedException(Detector):
     since = "0.1"
     within = 20
     judges_events = True
+    fires = rows(8, _RAISED)
+    silent = rows(8, RaisedException(type="KeyError", message="'cat'"))
 
     def scan(self, window: Window) -> Iterator[Finding]:
         """The event, with the first row that is not older than it."""

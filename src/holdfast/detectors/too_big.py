@@ -11,11 +11,14 @@ from typing import Any, ClassVar, TypeAlias
 from ..records.crash import Died
 from ..records.memory import BatchSplit, LostStep, MemoryRanOut
 from ..types import Event, Severity
+from ._examples import rows
 from ._memory import MemoryDetector, amount, at, code_of, place_of
 from .base import Detector
 from .kills import Kill, limit_advice, limit_words
 
 Case: TypeAlias = MemoryRanOut | BatchSplit | LostStep | Kill
+
+_RAN_OUT = MemoryRanOut(asked=2e9, parts={"weights": 1e6}, needs={}, modules={}, capacity=4e9)
 
 
 class TooBig(MemoryDetector[Case]):
@@ -92,6 +95,8 @@ class TooBig(MemoryDetector[Case]):
         "error": "MEM003 MEM002 MEM001 MEM005 MEM006 MEM004",
         "kill": "MEM003 MEM002 MEM001 MEM005 MEM006 MEM004",
     }
+    fires = rows(8, _RAN_OUT)
+    silent = rows(8, mem_allocated=3.9e9)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):

@@ -10,12 +10,18 @@ import numpy as np
 from ..records.steps import Unreadable
 from ..types import Finding, Severity
 from ._crashes import clip
+from ._examples import rows
 from ._window import Window
 from .base import Detector
 
 _MESSAGE = 90
 # In the names of exceptions about a way to a file, not about the file.
 _AWAY = ("Connection", "Timeout", "TimedOut", "BrokenPipe", "URLError", "HTTP", "SSL")
+
+_REPLACED = Unreadable(
+    replaced=True, type="KeyError", message="'cat'", file="data.py", line=31, sample=481
+)
+_LEFT = _REPLACED.replace(replaced=False)
 
 
 class UnreadableSample(Detector):
@@ -64,6 +70,8 @@ class UnreadableSample(Detector):
     since = "0.1"
     within = 20
     judges_events = True
+    fires = rows(8, _REPLACED)
+    silent = rows(8, _LEFT)
 
     def scan(self, window: Window) -> Iterator[Finding]:
         """Each event, with the first row that is not older than it."""

@@ -8,8 +8,14 @@ from typing import Any
 
 from ..records.memory import WorkerMemory
 from ..types import Severity
+from ._examples import rows
 from ._memory import VariableDetector, amount, at, code_of
 from .base import Detector
+
+_GREW = WorkerMemory(
+    file="train.py", line=31, seen="trace", path="self.seen", name="seen", how="attribute",
+    bytes=1e6, least_bytes=9e5, workers=2, steps=48, pass_batches=40,
+)  # fmt: skip
 
 
 class WorkerGrowth(VariableDetector[WorkerMemory]):
@@ -62,6 +68,8 @@ class WorkerGrowth(VariableDetector[WorkerMemory]):
     other_severities = ((Severity.INFO, "where no container is known that grows"),)
     within = 64
     kinds = (WorkerMemory,)
+    fires = rows(8, _GREW)
+    silent = rows(8, _GREW.replace(bytes=1e4, least_bytes=9e3))
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):

@@ -42,8 +42,9 @@ class Fault:
 
 
 def read_faults(names: Iterable[str]) -> tuple[Fault, ...]:
-    """The faults of these names, which are those of modules in this folder."""
-    return tuple(read_fault(HERE / f"{name}.py") for name in names)
+    """The faults of these names, which are those of modules in this folder, by code."""
+    found = (read_fault(HERE / f"{name}.py") for name in names)
+    return tuple(sorted(found, key=lambda fault: fault.code))
 
 
 def read_fault(path: Path) -> Fault:
@@ -71,7 +72,7 @@ def read_fault(path: Path) -> Fault:
 def choose(faults: Sequence[Fault], only: str = "") -> tuple[Fault, ...]:
     """The faults that ``only`` names: names, codes or their beginnings, with commas.
 
-    >>> faults = read_faults(("nonfinite_loss", "loss_spike", "stall"))
+    >>> faults = read_faults(("stall", "nonfinite_loss", "loss_spike"))
     >>> [fault.name for fault in choose(faults, "NUM,stall")]
     ['nonfinite_loss', 'stall']
     """

@@ -15,6 +15,7 @@ from typing import Any
 from ..config import Settings
 from ..detectors import Detector
 from ..detectors.judge import Judge, Key
+from ..detectors.options import configured
 from ..errors import HoldfastError
 from ..policy import Policy
 from ..records import Kind
@@ -86,7 +87,8 @@ class Drain:
         self._heartbeat = heartbeat
         self._owner = owner
         self._policy = Policy.of(settings)
-        self._detectors = [d for d in detectors if settings.detectors.wants(d.code)]
+        chosen = [d for d in detectors if settings.detectors.wants(d.code)]
+        self._detectors = configured(chosen, settings.detectors.options)
         self._live = Live(
             say,
             quiet=settings.run.quiet,

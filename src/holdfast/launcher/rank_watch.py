@@ -32,7 +32,7 @@ class RankWatch:
     def __init__(
         self,
         run: Run,
-        detectors: Iterable[type[Detector]],
+        detectors: Iterable[type[Detector] | Detector],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._detectors, self._clock = run, list(detectors), clock

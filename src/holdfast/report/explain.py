@@ -1,4 +1,4 @@
-"""Print a detector's docstring on the terminal: the text of docs/detectors, without field names."""
+"""Print a detector's docstring and its options on the terminal, without names of evidence."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from ..detectors import Detector, document
+from ..detectors.options import describe_options
 from ..detectors.search import is_about
 from . import words
 from .layout import (
@@ -20,7 +21,7 @@ from .layout import (
 _POINT = re.compile(r"\s*(?:[-*]|\d+\.)\s+")
 _MORE = "`holdfast explain CODE` says what to do about one."
 _CODE = re.compile(r"``(.+?)``")
-# The section about fields of a finding in JSON, which is for programs: docs/detectors has it.
+# Fields of a finding in JSON, which are for programs: the pages of `make docs` have them.
 _FIELDS = "Evidence"
 
 
@@ -43,7 +44,24 @@ def explain_lines(detector: type[Detector], width: int = 0) -> list[Line]:
         if width and max(map(len, rows), default=0) + 2 > width:
             rows = _reflowed(rows, width - 2)
         lines += [line("  ", *_spans(row)) for row in rows]
-    return lines
+    return [*lines, *_option_lines(detector, width or WIDTH)]
+
+
+def _option_lines(detector: type[Detector], width: int) -> list[Line]:
+    """The options with their defaults; a class without source has no meanings to show."""
+    try:
+        described = describe_options(detector)
+    except (OSError, SyntaxError):
+        return []
+    if not described:
+        return []
+    rows = [
+        f"- {detector.code}.{option.name} = {option.default:.10g}: {option.meaning}"
+        for option in described
+    ]
+    title = line(Span("Options", "bold"), "  (--set detectors.CODE.OPTION=VALUE)")
+    told = _reflowed(rows, min(width, WIDTH) - 2)
+    return [line(), title, *(line("  ", *_spans(row)) for row in told)]
 
 
 def _reflowed(rows: Sequence[str], width: int) -> list[str]:

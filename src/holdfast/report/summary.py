@@ -22,6 +22,7 @@ from ..config import DetectorSettings
 from ..detectors import ALL, Detector, load_plugins
 from ..detectors.comparison import compare_ranks
 from ..detectors.judge import Judge
+from ..detectors.options import configured, recorded_options
 from ..records import records_of
 from ..records.resuming import Resumed
 from ..records.run import HoldfastError, NotCovered, PolicyRules, Start
@@ -170,7 +171,7 @@ def summarize_lanes(
     lanes = tuple(summarize_lane(lane) for lane in data)
     events = [event for lane in data for event in lane.events]
     finished = run.meta.get("status") == "finished"
-    judged = [(lane, list(_findings(lane, finished))) for lane in data]
+    judged = [(lane, list(_findings(lane, finished, run.meta))) for lane in data]
     found = [(lane.lane, finding) for lane, findings in judged for finding in findings]
     compared = compare_ranks(judged, _wanted(run.meta))
     found += compared.found
@@ -236,14 +237,15 @@ def _saved(
     return with_command(saved, run, events, last) if early else saved
 
 
-def _findings(lane: LaneData, finished: bool) -> Iterable[Finding]:
+def _findings(lane: LaneData, finished: bool, meta: Mapping[str, Any]) -> Iterable[Finding]:
     """Recorded findings; a run without a final record is judged again from its rows.
 
     The recorded finding stays where it counts more: rows of long runs are thinned.
     """
     if finished:
         return lane.findings
-    judge = Judge((*ALL, *load_plugins(os.environ, ALL).detectors), rank=lane.rank)
+    among = (*ALL, *load_plugins(os.environ, ALL).detectors)
+    judge = Judge(configured(among, recorded_options(meta, among)), rank=lane.rank)
     judge.feed(lane.steps, lane.events, lane.batches)
     judge.close()
     best = {finding.key: finding for finding in lane.findings}
@@ -254,13 +256,14 @@ def _findings(lane: LaneData, finished: bool) -> Iterable[Finding]:
     return best.values()
 
 
-def _wanted(meta: Mapping[str, Any]) -> list[type[Detector]]:
+def _wanted(meta: Mapping[str, Any]) -> list[Detector]:
     """The detectors that the run was told to use; findings about ranks are not recorded."""
     told = _mapping(_mapping(meta.get("settings")).get("detectors"))
     chosen = DetectorSettings(
         select=_words(told.get("select"), ("ALL",)), ignore=_words(told.get("ignore"), ())
     )
-    return [detector for detector in ALL if chosen.wants(detector.code)]
+    wanted = [detector for detector in ALL if chosen.wants(detector.code)]
+    return configured(wanted, recorded_options(meta, ALL))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -38,7 +38,7 @@ class LeftLoop:
         self,
         words: LastWords,
         place: Callable[[], tuple[Run, str]],
-        detectors: Sequence[type[Detector]],
+        detectors: Sequence[type[Detector] | Detector],
         say: Callable[[str], None],
         *,
         summed_up: bool = False,

@@ -21,6 +21,7 @@ from .. import config
 from ..boot import session
 from ..config import Settings
 from ..detectors import ALL, Detector, load_plugins
+from ..detectors.options import configured, with_options
 from ..errors import HoldfastError, RunFolderError
 from ..guard.engine import Engine
 from ..harmless import visible_line
@@ -72,6 +73,8 @@ class RecordedRun:
         self._earlier = id(getattr(sys, "last_value", None))
         self._undo: list[Callable[[], None]] = []
         if engine is None:
+            if settings.detectors.options:  # a typo is told at once
+                settings = with_options(settings, _detectors())
             engine = Engine(settings, lambda: self._record(settings, again))
         self.engine = engine
 
@@ -209,7 +212,9 @@ class RecordedRun:
         if left is not None:
             self._left = True
             later = self._summary and has_cells()
-            LeftLoop(left, self._lane(), _detectors(), self._say, summed_up=later)
+            settings = self.engine.settings
+            judging = configured(_detectors(), settings.detectors.options)
+            LeftLoop(left, self._lane(), judging, self._say, summed_up=later)
         return code
 
     def _lane(self) -> Callable[[], tuple[Run, str]]:
