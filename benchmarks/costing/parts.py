@@ -29,7 +29,7 @@ PARTS: dict[str, dict[str, str]] = {
         "guard.hooks.backward.BackwardHooks": "backward_begins backward_ends",
         "probes.loss.Losses": "saw",
         "guard.finite_loss.FiniteLoss": "seen returned",
-        "guard.stretch.Stretch": "backward_begins backward_ended",
+        "guard.fast.stretch.Stretch": "backward_begins backward_ended",
     },
     "scaler": {
         "guard.hooks.scaler.ScalerHooks": (
@@ -38,8 +38,8 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "norms": {
         "guard.hooks.clip.ClipHooks": "clip_begins clip_ends",
-        "guard.fast_paths.FastPaths": "open clip learn",
-        "guard.stretch.Stretch": "step_begins clip_begins clip_ends",
+        "guard.fast.door.FastPaths": "open clip learn",
+        "guard.fast.stretch.Stretch": "step_begins clip_begins clip_ends",
         "guard.optimizer_guard.OptimizerGuard": "before after measure_late",
         "probes.gradients.Meter": "measure judge",
     },
@@ -48,9 +48,9 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "phases": {"probes.timing.Phases": "mark add take take_host"},
     "row": {
-        "guard.stretch.Stretch": "step_ends record",
-        "guard.stretches.Stretches": "begin end",
-        "guard.stretch_rows.StretchRows": "close _arrived",
+        "guard.fast.stretch.Stretch": "step_ends record",
+        "guard.fast.stretches.Stretches": "begin end",
+        "guard.fast.stretch_rows.StretchRows": "close _arrived",
         "guard.step_writer.StepWriter": "number close_step arrived _write put",
         "run.recorder.Table": "put put_array",
     },

@@ -13,7 +13,7 @@ import pytest
 from holdfast.boot import patches
 from holdfast.config import Settings, WatcherSettings
 from holdfast.guard.engine import Engine
-from holdfast.guard.stretch import Stretch
+from holdfast.guard.fast.stretch import Stretch
 from holdfast.probes import STEP_COLUMNS
 from holdfast.run import Table
 

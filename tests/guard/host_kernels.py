@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from holdfast.actions import _loss_kernel, _restore_kernel
-from holdfast.guard import fail_open, finite_loss, stretch, stretches
+from holdfast.guard import fail_open, finite_loss
+from holdfast.guard.fast import stretch, stretches
 from holdfast.probes import _device_baseline, _norm_kernel, gradients, timing
 from holdfast.probes._device_baseline import ANSWERS, HEAD, Question, Terms
 from holdfast.probes._norm_kernel import SCALER

@@ -24,10 +24,10 @@ from ..actions.split_batch import Compute, Piece
 from ..checkpoint.training_state import BestState, TrainingState
 from ..config import Settings
 from ..diagnosis.throughput import worker_samples
-from ..probes.spared import Spared
 from ..run import Recorder, Run
 from .engine_state import EngineState
 from .fail_open import EnginePart, attempt, fail_open
+from .fast.spared import Spared
 from .hooks.backward import BackwardHooks
 from .hooks.clip import ClipHooks
 from .hooks.end import EndHooks

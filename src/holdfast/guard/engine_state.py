@@ -15,7 +15,8 @@ from ..recovery.rollback import Recovery
 from ..run import Recorder
 from .bad_steps import BadSteps
 from .decisions import Decisions
-from .fast_paths import FastPaths
+from .fast.door import FastPaths
+from .fast.stretches import Stretches
 from .feed import Feed
 from .finite_loss import FiniteLoss
 from .grad_scaler import Scaling
@@ -23,7 +24,6 @@ from .loop_position import LoopPosition
 from .registry import OptimizerRegistry
 from .step_window import StepWindow
 from .step_writer import StepWriter
-from .stretches import Stretches
 from .training import GuardedTraining
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..recovery.rollback import Recovery
 from .fail_open import EnginePart, FailsOpen, fail_open
+from .fast.stretches import Stretches
 from .step_window import StepWindow
 from .step_writer import StepWriter
-from .stretches import Stretches
 
 
 class LoopPosition(EnginePart):

@@ -25,8 +25,8 @@ from ..probes.step_record import StepRecord
 from ..probes.updates import Updates
 from .armed_skip import FUSED, HIDDEN, SNAPSHOT, ArmedSkip
 from .decision_place import DecisionPlace
-from .device_launch import DeviceLaunch
 from .early_norms import EarlyNorms
+from .fast.device_launch import DeviceLaunch
 from .optimizer_form import OptimizerForm
 from .outliers import Outliers
 from .step_buffers import StepBuffers

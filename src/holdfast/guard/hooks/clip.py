@@ -7,11 +7,11 @@ from time import perf_counter
 
 from torch import Tensor
 
-from ...actions.direct_calls import Measured
 from ...probes._host_norms import read_on_host
 from ..early_norms import EarlyNorms
 from ..engine_state import EngineState
 from ..fail_open import EnginePart, fail_open
+from ..fast.direct_calls import Measured
 
 
 class ClipHooks(EnginePart):

@@ -21,11 +21,11 @@ from ...probes.updates import EVERY as UPDATES_EVERY
 from ..closures import closure_of, why_not_skippable, with_guard
 from ..engine_state import EngineState
 from ..fail_open import EnginePart, attempt, fail_open, out_of_reach
+from ..fast.stretch import Stretch
 from ..grad_scaler import note_skip
 from ..kernel_cost import EVERY as COST_EVERY
 from ..optimizer_guard import OptimizerGuard, parameters_of
 from ..step_records import StepRecords
-from ..stretch import Stretch
 
 
 class OptimizerHooks(EnginePart):

@@ -16,19 +16,19 @@ from torch.utils.data import DataLoader, Dataset
 
 from holdfast.config import Settings
 from holdfast.diagnosis.watchers import Watchers
-from holdfast.guard import stretch, stretches
 from holdfast.guard.engine import Engine
+from holdfast.guard.fast import stretch, stretches
+from holdfast.guard.fast.stretch import Stretch
+from holdfast.guard.fast.stretches import Stretches
 from holdfast.guard.hooks import optimizer as optimizer_hooks
-from holdfast.guard.stretch import Stretch
-from holdfast.guard.stretches import Stretches
 from holdfast.probes import _norm_kernel
 from holdfast.probes.cost_budget import Budget
 from holdfast.probes.step_record import StepRecord
 from holdfast.probes.timing import COLUMNS as TIMES
 
-from . import host_kernels
-from .conftest import MakeEngine, MemoryRecorder, own_steps
-from .trainers import Accelerated, Closing, Trainer
+from .. import host_kernels
+from ..conftest import MakeEngine, MemoryRecorder, own_steps
+from ..trainers import Accelerated, Closing, Trainer
 
 # Times, and what is looked at in some steps: other ones on another path.
 _OTHER = {*TIMES, "time", "guard", "guard_device", "guard_hidden", "rss", "losses"}

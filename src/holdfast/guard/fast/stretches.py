@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..diagnosis.nonfinite.investigation import Investigation
-from ..diagnosis.watchers import Watchers
-from ..probes.loss import KEPT, Losses
-from ..probes.ranks import ranks
-from ..probes.timing import Phases
-from ..recovery.rollback import Recovery
+from ...diagnosis.nonfinite.investigation import Investigation
+from ...diagnosis.watchers import Watchers
+from ...probes.loss import KEPT, Losses
+from ...probes.ranks import ranks
+from ...probes.timing import Phases
+from ...recovery.rollback import Recovery
+from ..feed import Feed
+from ..finite_loss import FiniteLoss
+from ..grad_scaler import Scaling
+from ..step_writer import StepWriter
 from .device_fast_path import DevicePlan
-from .feed import Feed
-from .finite_loss import FiniteLoss
-from .grad_scaler import Scaling
-from .step_writer import StepWriter
 from .stretch import Noted, Stretch, Turn, Unwritten
 from .stretch_rows import StretchRows
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..probes.gradients import DeviceReading, Meters
-from ..probes.loss import Losses
-from ..probes.model_state import largest_on_device
-from .outliers import Outliers
-from .step_buffers import StepBuffers
+from ...probes.gradients import DeviceReading, Meters
+from ...probes.loss import Losses
+from ...probes.model_state import largest_on_device
+from ..outliers import Outliers
+from ..step_buffers import StepBuffers
 
 
 class DeviceLaunch:

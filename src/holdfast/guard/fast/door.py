@@ -8,15 +8,15 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..diagnosis.nonfinite.investigation import Investigation
-from ..probes.loss import Losses
-from ..probes.step_record import StepRecord
-from ..recovery.rollback import Recovery
+from ...diagnosis.nonfinite.investigation import Investigation
+from ...probes.loss import Losses
+from ...probes.step_record import StepRecord
+from ...recovery.rollback import Recovery
+from ..early_norms import EarlyNorms
+from ..optimizer_guard import OptimizerGuard
+from ..step_writer import StepWriter
 from .device_fast_path import DeviceFastPath
-from .early_norms import EarlyNorms
 from .fast_path import FastPath, Opened
-from .optimizer_guard import OptimizerGuard
-from .step_writer import StepWriter
 
 
 class FastPaths:

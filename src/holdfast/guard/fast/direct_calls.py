@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..torch_version import was_read
+from ...torch_version import was_read
 
 _READ = was_read()
 _CLIPPING = ("max_norm", "norm_type", "error_if_nonfinite", "foreach")

@@ -19,22 +19,22 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..actions import switch_to_fused
-from ..diagnosis.nonfinite.investigation import Investigation
-from ..probes import learning_rate
-from ..probes._host_norms import plain
-from ..probes.loss import Losses
-from ..probes.presence import present
-from ..probes.ranks import ranks
-from ..probes.step_record import StepRecord
-from ..probes.updates import EVERY as UPDATES_EVERY
-from ..recovery.rollback import Recovery
-from .early_norms import EarlyNorms
-from .grad_scaler import found_by
-from .kernel_cost import EVERY as COST_EVERY
-from .optimizer_guard import OptimizerGuard, grad_of, parameters_of
+from ...actions import switch_to_fused
+from ...diagnosis.nonfinite.investigation import Investigation
+from ...probes import learning_rate
+from ...probes._host_norms import plain
+from ...probes.loss import Losses
+from ...probes.presence import present
+from ...probes.ranks import ranks
+from ...probes.step_record import StepRecord
+from ...probes.updates import EVERY as UPDATES_EVERY
+from ...recovery.rollback import Recovery
+from ..early_norms import EarlyNorms
+from ..grad_scaler import found_by
+from ..kernel_cost import EVERY as COST_EVERY
+from ..optimizer_guard import OptimizerGuard, grad_of, parameters_of
+from ..step_writer import StepWriter
 from .plans import Plan, Plans
-from .step_writer import StepWriter
 
 Opened = tuple[OptimizerGuard, StepRecord]
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..probes._host_norms import INF, GradientReading
-from ..probes._norm_rows import Landings, Sums
-from ..probes.step_record import BLANK, StepRecord
-from ..recovery.rollback import Recovery
-from .optimizer_guard import OptimizerGuard
-from .step_writer import StepWriter
+from ...probes._host_norms import INF, GradientReading
+from ...probes._norm_rows import Landings, Sums
+from ...probes.step_record import BLANK, StepRecord
+from ...recovery.rollback import Recovery
+from ..optimizer_guard import OptimizerGuard
+from ..step_writer import StepWriter
 from .stretch import Noted, Stretch
 
 

@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader, Dataset
 
 import holdfast
 from holdfast.guard.engine import Engine
-from holdfast.guard.stretch import Stretch
-from holdfast.guard.stretches import Stretches
+from holdfast.guard.fast.stretch import Stretch
+from holdfast.guard.fast.stretches import Stretches
 from holdfast.probes.batches import LoaderLedger
 
-from . import host_kernels
-from .conftest import MakeEngine, MemoryRecorder
+from .. import host_kernels
+from ..conftest import MakeEngine, MemoryRecorder
 
 STEPS, SIZE = 76, 4
 BAD = (50, 51, 67)
