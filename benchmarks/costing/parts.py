@@ -29,6 +29,7 @@ PARTS: dict[str, dict[str, str]] = {
         "guard.hooks.backward.BackwardHooks": "backward_begins backward_ends",
         "probes.loss.Losses": "saw",
         "guard.finite_loss.FiniteLoss": "seen returned",
+        "guard.fast.stretch_hooks.StretchHooks": "backward_begins backward_ends",
         "guard.fast.stretch.Stretch": "backward_begins backward_ended",
     },
     "scaler": {
@@ -38,7 +39,8 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "norms": {
         "guard.hooks.clip.ClipHooks": "clip_begins clip_ends",
-        "guard.fast.door.FastPaths": "open clip learn",
+        "guard.fast.door.FastSteps": "open clip learn",
+        "guard.fast.stretch_hooks.StretchHooks": "clip_begins clip_ends",
         "guard.fast.stretch.Stretch": "step_begins clip_begins clip_ends",
         "guard.optimizer_guard.OptimizerGuard": "before after measure_late",
         "probes.gradients.Meter": "measure judge",

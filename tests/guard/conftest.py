@@ -82,16 +82,19 @@ MakeEngine = Callable[..., Engine]
 
 @pytest.fixture
 def make_engine() -> Iterator[MakeEngine]:
-    """``make_engine(device_path=True, ...)`` installs an engine; guard settings by name."""
+    """``make_engine(device_path=True, ...)`` installs an engine; guard settings by name.
+
+    ``fast=False`` has every step take the plain path.
+    """
     current: list[Engine] = []
     patches.install(lambda: current[-1] if current else None)
 
-    def make(settings: Settings | None = None, **guard: Any) -> Engine:
+    def make(settings: Settings | None = None, *, fast: bool | None = None, **guard: Any) -> Engine:
         # What is watched over many steps has tests of its own.
         settings = settings or Settings(watchers=WatcherSettings(memory=False, time=False))
         settings = replace(settings, guard=replace(settings.guard, **guard))
         recorder = MemoryRecorder()
-        engine = Engine(settings, lambda: recorder)  # type: ignore[arg-type,return-value]
+        engine = Engine(settings, lambda: recorder, fast=fast)  # type: ignore[arg-type,return-value]
         engine.memory = recorder  # type: ignore[attr-defined]
         current.append(engine)
         return engine

@@ -26,7 +26,6 @@ from ..probes.updates import Updates
 from .armed_skip import FUSED, HIDDEN, SNAPSHOT, ArmedSkip
 from .decision_place import DecisionPlace
 from .early_norms import EarlyNorms
-from .fast.device_launch import DeviceLaunch
 from .optimizer_form import OptimizerForm
 from .outliers import Outliers
 from .step_buffers import StepBuffers
@@ -60,7 +59,6 @@ class OptimizerGuard:
         self._where = DecisionPlace(self.notes, device_path=settings.device_path)
         self._meters = meters
         self.buffers = StepBuffers(buffers, meters, restores=settings.restore_buffers)
-        self.launch = DeviceLaunch(meters, self.buffers, outliers)
         self._form = OptimizerForm(
             {"opt": index, "cls": cls}, self.notes, may_switch=settings.fused
         )

@@ -331,7 +331,7 @@ def test_steps_that_go_torchs_own_way_to_compare_are_the_same(
     same(train, nothing)
     # Every second one is timed, half of those go torch's own way; the first is not known yet.
     assert short.count("clip") == short.count("unscale") == 30
-    assert [told["samples"] for told in spy.told] == [8.0] and spy.told[0]["own"] > 0
+    assert [told.samples for told in spy.told] == [8] and spy.told[0].own > 0
 
 
 def test_a_torch_that_nobody_has_read_goes_its_own_way(
