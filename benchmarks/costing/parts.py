@@ -22,6 +22,7 @@ PARTS: dict[str, dict[str, str]] = {
     "loader probe": {
         "guard.engine.Engine": "copied",
         "guard.hooks.loader.LoaderHooks": "fetch_begins fetched drew",
+        "guard.fast.stretch_hooks.StretchHooks": "fetch_begins fetched",
         "probes.batches.LoaderLedger": "handed_out step",
     },
     "resume": {"resume.script.ScriptResume": "asks asks_again begins began ends"},
@@ -35,7 +36,8 @@ PARTS: dict[str, dict[str, str]] = {
     "scaler": {
         "guard.hooks.scaler.ScalerHooks": (
             "scaled scaler_begins scaler_ends scaler_used scaler_updated"
-        )
+        ),
+        "guard.fast.stretch_hooks.StretchHooks": "scaler_begins scaler_used",
     },
     "norms": {
         "guard.hooks.clip.ClipHooks": "clip_begins clip_ends",
@@ -46,7 +48,8 @@ PARTS: dict[str, dict[str, str]] = {
         "probes.gradients.Meter": "measure judge",
     },
     "optimizer wrap": {
-        "guard.hooks.optimizer.OptimizerHooks": "made leaves step_begins step_ends scheduled"
+        "guard.hooks.optimizer.OptimizerHooks": "made leaves step_begins step_ends scheduled",
+        "guard.fast.stretch_hooks.StretchHooks": "step_begins step_ends",
     },
     "phases": {"probes.timing.Phases": "mark add take take_host"},
     "row": {

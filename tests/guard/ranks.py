@@ -388,7 +388,7 @@ def probes_ask_nobody() -> int:
             part(parameters[0]).view(-1)[0] = float("inf")
         assert nonfinite_on_host(parameters) == [0]
         assert not largest_on_device(parameters)[0].isfinite()
-        assert bad(parameters[0]) and stat(parameters[0])["inf"] == 1
+        assert bad(parameters[0]) and stat(parameters[0]).inf == 1
         assert bad_rows(parameters[0], len(part(parameters[0]))) == [0]
     return counted.get_total_counts()
 

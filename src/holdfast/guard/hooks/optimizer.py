@@ -118,6 +118,7 @@ class OptimizerHooks(EnginePart):
 
         def decide() -> None:
             foreign_step.gradients_made(optimizer)
+            self._fast.close()  # another optimizer may have stepped within the closure
             self.step_begins(optimizer, (), {})
             self._finite_loss.inside = True
 
