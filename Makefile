@@ -15,7 +15,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo energy_flow xec liquid quick test style types lint format docs prove bench clean
+.PHONY: help install demo energy_flow xec liquid quick test plain style types lint format docs prove bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z_]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z_]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -111,6 +111,10 @@ style:
 types:
 	@echo "pyright"
 	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+# The fast steps have tests of their own, which are about nothing else.
+plain: install  ## the tests of the guard with its fast steps switched off
+	@HOLDFAST_FAST=0 $(PYTEST) -o cache_dir=$(VENV)/cache-plain tests/guard tests/recovery/test_rollback.py --ignore=tests/guard/fast
 
 lint: install style types  ## ruff and pyright
 

@@ -16,7 +16,7 @@ from holdfast_models.xec.data.batches import inputs_of, packed
 from holdfast_models.xec.data.caching import CachedEvents
 from holdfast_models.xec.data.normalization import NOT_AVAILABLE, normalise, time_from_scale
 from holdfast_models.xec.data.synthetic import generate
-from holdfast_models.xec.loading import recipe_of
+from holdfast_models.xec.recipes import recipe_of
 from holdfast_models.xec.settings import NormalizationSettings, SynthSettings
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -8,6 +8,7 @@ import atexit
 import importlib
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,13 +60,18 @@ def count_in_guard(clock: Clock) -> None:
     from holdfast.boot import session
 
     engine: Any = session.current()
-    ends = engine.step_ends
+    fast = engine.state.fast
 
-    def step_ends(optimizer: Any) -> None:
-        ends(optimizer)
-        clock.step()
+    def counted(ends: Callable[[Any], None]) -> Callable[[Any], None]:
+        def step_ends(optimizer: Any) -> None:
+            ends(optimizer)
+            clock.step()
 
-    engine.step_ends = step_ends
+        return step_ends
+
+    for hooks in (fast.plain, fast.short):
+        hooks["step_ends"] = counted(hooks["step_ends"])
+    engine.step_ends = fast.plain["step_ends"]
 
 
 def install() -> None:

@@ -22,6 +22,7 @@ PARTS: dict[str, dict[str, str]] = {
     "loader probe": {
         "guard.engine.Engine": "copied",
         "guard.hooks.loader.LoaderHooks": "fetch_begins fetched drew",
+        "guard.fast.stretch_hooks.StretchHooks": "fetch_begins fetched",
         "probes.batches.LoaderLedger": "handed_out step",
     },
     "resume": {"resume.script.ScriptResume": "asks asks_again begins began ends"},
@@ -29,28 +30,32 @@ PARTS: dict[str, dict[str, str]] = {
         "guard.hooks.backward.BackwardHooks": "backward_begins backward_ends",
         "probes.loss.Losses": "saw",
         "guard.finite_loss.FiniteLoss": "seen returned",
-        "guard.stretch.Stretch": "backward_begins backward_ended",
+        "guard.fast.stretch_hooks.StretchHooks": "backward_begins backward_ends",
+        "guard.fast.stretch.Stretch": "backward_begins backward_ended",
     },
     "scaler": {
         "guard.hooks.scaler.ScalerHooks": (
             "scaled scaler_begins scaler_ends scaler_used scaler_updated"
-        )
+        ),
+        "guard.fast.stretch_hooks.StretchHooks": "scaler_begins scaler_used",
     },
     "norms": {
         "guard.hooks.clip.ClipHooks": "clip_begins clip_ends",
-        "guard.fast_paths.FastPaths": "open clip learn",
-        "guard.stretch.Stretch": "step_begins clip_begins clip_ends",
+        "guard.fast.door.FastSteps": "open clip learn",
+        "guard.fast.stretch_hooks.StretchHooks": "clip_begins clip_ends",
+        "guard.fast.stretch.Stretch": "step_begins clip_begins clip_ends",
         "guard.optimizer_guard.OptimizerGuard": "before after measure_late",
         "probes.gradients.Meter": "measure judge",
     },
     "optimizer wrap": {
-        "guard.hooks.optimizer.OptimizerHooks": "made leaves step_begins step_ends scheduled"
+        "guard.hooks.optimizer.OptimizerHooks": "made leaves step_begins step_ends scheduled",
+        "guard.fast.stretch_hooks.StretchHooks": "step_begins step_ends",
     },
     "phases": {"probes.timing.Phases": "mark add take take_host"},
     "row": {
-        "guard.stretch.Stretch": "step_ends record",
-        "guard.stretches.Stretches": "begin end",
-        "guard.stretch_rows.StretchRows": "close _arrived",
+        "guard.fast.stretch.Stretch": "step_ends record",
+        "guard.fast.stretches.Stretches": "begin end",
+        "guard.fast.stretch_rows.StretchRows": "close _arrived",
         "guard.step_writer.StepWriter": "number close_step arrived _write put",
         "run.recorder.Table": "put put_array",
     },

@@ -51,7 +51,8 @@ MAY_IMPORT = {
     "diagnosis": f"{BASE} shards redaction probes checkpoint",
     "resume": f"{BASE} shards redaction checkpoint diagnosis",
     "recovery": f"{BASE} shards policy suspicion probes checkpoint actions resume",
-    "guard": f"{BASE} shards policy suspicion probes checkpoint actions diagnosis recovery",
+    "guard": f"{BASE} shards policy suspicion probes checkpoint actions diagnosis recovery"
+    " torch_version",
     "boot.__init__": "",
     "boot": f"{BASE} torch_version actions diagnosis guard boot.__init__",
     # where both meet

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.boot import _optimizer_patches, patches
-from holdfast.probes.spared import Spared
+from holdfast.guard.fast.spared import Spared
 from holdfast.records.times import TimeSaved
 
 KINDS = _optimizer_patches._KINDS

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.guard import finite_loss
-from holdfast.guard.device_fast_path import DeviceFastPath
-from holdfast.guard.stretches import Stretches
+from holdfast.guard.fast.device_fast_path import DeviceFastPath
+from holdfast.guard.fast.stretches import Stretches
 from holdfast.records.columns import TIMES
 
 from ..guard.conftest import MakeEngine, MemoryRecorder, make_engine, own_steps

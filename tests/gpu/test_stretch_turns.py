@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast.guard.stretch import Stretch
-from holdfast.guard.stretches import Stretches
+from holdfast.guard.fast.stretch import Stretch
+from holdfast.guard.fast.stretches import Stretches
 
 from ..guard.conftest import MakeEngine, make_engine
 from ..guard.turns import (

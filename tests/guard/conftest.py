@@ -13,7 +13,7 @@ import pytest
 from holdfast.boot import patches
 from holdfast.config import Settings, WatcherSettings
 from holdfast.guard.engine import Engine
-from holdfast.guard.stretch import Stretch
+from holdfast.guard.fast.stretch import Stretch
 from holdfast.records import Kind, fault
 from holdfast.records.base import event_from, step_and_record
 from holdfast.records.columns import COLUMNS
@@ -90,16 +90,19 @@ MakeEngine = Callable[..., Engine]
 
 @pytest.fixture
 def make_engine() -> Iterator[MakeEngine]:
-    """``make_engine(device_path=True, ...)`` installs an engine; guard settings by name."""
+    """``make_engine(device_path=True, ...)`` installs an engine; guard settings by name.
+
+    ``fast=False`` has every step take the plain path.
+    """
     current: list[Engine] = []
     patches.install(lambda: current[-1] if current else None)
 
-    def make(settings: Settings | None = None, **guard: Any) -> Engine:
+    def make(settings: Settings | None = None, *, fast: bool | None = None, **guard: Any) -> Engine:
         # What is watched over many steps has tests of its own.
         settings = settings or Settings(watchers=WatcherSettings(memory=False, time=False))
         settings = replace(settings, guard=replace(settings.guard, **guard))
         recorder = MemoryRecorder()
-        engine = Engine(settings, lambda: recorder)  # type: ignore[arg-type,return-value]
+        engine = Engine(settings, lambda: recorder, fast=fast)  # type: ignore[arg-type,return-value]
         engine.memory = recorder  # type: ignore[attr-defined]
         current.append(engine)
         return engine

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from holdfast.actions import _restore_kernel, loss_kernel
-from holdfast.guard import fail_open, finite_loss, stretch, stretches
+from holdfast.guard import fail_open, finite_loss
+from holdfast.guard.fast import stretch, stretches
 from holdfast.probes import device_baseline, gradients, norm_kernel, timing
 from holdfast.probes.baseline import ALONE, CLIP, OF_LOSS, TOGETHER, WINDOW
 from holdfast.probes.device_baseline import ANSWERS, HEAD, Question, Terms

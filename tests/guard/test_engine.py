@@ -131,9 +131,10 @@ def test_two_optimizers_on_one_loss(make_engine: MakeEngine) -> None:
 
 
 @pytest.mark.parametrize("keyword", [True, False])
-def test_closures_are_guarded(make_engine: MakeEngine, keyword: bool) -> None:
+@pytest.mark.parametrize("fused", [True, False])
+def test_closures_are_guarded(make_engine: MakeEngine, keyword: bool, fused: bool) -> None:
     """Lightning hands a closure to every optimizer: the gradients appear inside step()."""
-    engine = make_engine()
+    engine = make_engine(fused=fused)
     torch.manual_seed(0)
     net = nn.Linear(4, 1)
     opt = torch.optim.AdamW(net.parameters(), lr=0.1)
@@ -329,7 +330,7 @@ def test_time_spent_in_a_part_that_calls_another_counts_once(make_engine: MakeEn
 
 
 def test_a_comparison_that_fails_leaves_the_step_alone(make_engine: MakeEngine) -> None:
-    engine = make_engine()
+    engine = make_engine(fast=True)  # there is nothing to compare without
 
     def turn(steps: object) -> int:
         raise ValueError("no")

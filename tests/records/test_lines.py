@@ -20,7 +20,7 @@ from holdfast.diagnosis.throughput.loader_exam import LoaderExam
 from holdfast.diagnosis.throughput.loop_clock import Feed
 from holdfast.diagnosis.throughput.recompiles import Compiled
 from holdfast.diagnosis.throughput.step_times import StepTimes
-from holdfast.probes.spared import _EVERY, Spared
+from holdfast.guard.fast.spared import _EVERY, Spared
 from holdfast.records import KINDS, Kind, RecordError, read
 from holdfast.records.lines import StepPace, TensorReads, TimedLines, TimedLoader
 from holdfast.records.times import Recompiled, TimeSaved

@@ -12,10 +12,10 @@ from torch import nn
 from holdfast.actions.quarantine import Quarantine
 from holdfast.config import QuarantineSettings
 from holdfast.detectors.judge import Judge
+from holdfast.guard.fast.spared import Spared
 from holdfast.guard.training import _environment
 from holdfast.probes.batches import Batch
 from holdfast.probes.cost_budget import MEASUREMENTS, Budget
-from holdfast.probes.spared import Spared
 from holdfast.records import Kind, fault
 from holdfast.records.base import event_from
 from holdfast.records.ranks import MadeAt, Parallel, PassEnds

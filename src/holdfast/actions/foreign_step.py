@@ -11,6 +11,7 @@ For this the class's ``step`` is wrapped once; a good step pays for two look-ups
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import weakref
 from collections.abc import Callable
@@ -261,6 +262,8 @@ def _comes_skippable(optimizer: Optimizer) -> bool:
     for _ in range(_NEAR):
         if frame is None:
             return False
+        if frame.f_code is _CODE_OF_STEPS and frame.f_locals.get("self") is optimizer:
+            return False  # it is at work, and has called its closure
         if frame.f_code is _CODE_OF_HOOKS:
             seen = frame.f_locals
             if seen["args"][:1] == (optimizer,):
@@ -270,3 +273,5 @@ def _comes_skippable(optimizer: Optimizer) -> bool:
 
 
 _CODE_OF_HOOKS: CodeType = Optimizer.profile_hook_step(is_foreign).__code__
+_code_of: Callable[[Any], CodeType] = operator.attrgetter("__code__")
+_CODE_OF_STEPS = _code_of(unless_skipped(is_foreign))

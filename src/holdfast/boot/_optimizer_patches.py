@@ -5,7 +5,7 @@ graph breaks and walks lists of hooks: 70 µs of a step and 36 of ``zero_grad`` 
 the guard takes to read the gradients of a small model. While nobody listens (no profiler, no
 compiler, no hooks but ours) none of this has an effect, and it is skipped: the same arithmetic
 by the same code of torch, to the same bits, and where the optimizer is fused by its kernels alone
-(``actions.prepared_update``). ``--no-fused`` leaves it as it is.
+(``guard.fast.prepared_update``). ``--no-fused`` leaves it as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from torch.optim import Optimizer
 
 from ..actions.foreign_step import skippable, unless_skipped
-from ..actions.prepared_update import STEPS, steps_of
+from ..guard.fast.prepared_update import STEPS, steps_of
 from ._patch import Function, GetEngine, Patch
 
 _WRAPPERS = ("torch.optim.optimizer", "torch.utils._contextlib")

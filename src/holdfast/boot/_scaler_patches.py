@@ -6,7 +6,7 @@ import functools
 from time import perf_counter
 from typing import Any
 
-from ..actions import direct_calls
+from ..guard.fast import direct_calls
 from ._patch import Function, GetEngine, Patch
 
 

@@ -24,9 +24,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ..actions import direct_calls, foreign_step, replace_sample, split_batch
+from ..actions import foreign_step, replace_sample, split_batch
 from ..diagnosis.memory import evaluation
 from ..diagnosis.throughput import host_reads
+from ..guard.fast import direct_calls
 from ..guard.finite_loss import frees_graph
 from . import (
     _compiler_patches,

@@ -13,6 +13,9 @@ from ..probes.gradients import DeviceReading, Meters
 from ..probes.host_norms import GradientReading, plain
 from ..shards import local
 
+Measured = tuple[Sequence[Tensor], Sequence[Tensor]]
+"""Gradients, and the L2 norm of each as torch would compute it for clipping."""
+
 
 class EarlyNorms:
     """Norms taken before the user's clipping, valid while nobody touches the gradients after it.
@@ -61,7 +64,7 @@ class EarlyNorms:
         return early
 
     @property
-    def measured(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    def measured(self) -> Measured:
         """Gradients and their norms, until clipping is over."""
         return self._grads, self.norms
 

@@ -24,7 +24,6 @@ from ..actions.split_batch import Compute, Piece
 from ..checkpoint.training_state import BestState, TrainingState
 from ..config import Settings
 from ..diagnosis.throughput import worker_samples
-from ..probes.spared import Spared
 from ..records import Kind, RecordError, note
 from ..run import Recorder, Run
 from .engine_state import EngineState
@@ -56,18 +55,16 @@ class _Hooks(NamedTuple):
 
     @classmethod
     def of(cls, state: EngineState) -> _Hooks:
-        backward = BackwardHooks(state)
-        leave = backward.leave_stretch
-        optimizers = OptimizerHooks(state, leave)
+        optimizers = OptimizerHooks(state)
         return cls(
-            backward,
-            LoaderHooks(state, leave),
-            ClipHooks(state, leave),
+            BackwardHooks(state),
+            LoaderHooks(state),
+            ClipHooks(state),
             optimizers,
-            ScalerHooks(state, leave, optimizers.skipped_by),
-            MemoryHooks(state, leave),
-            EndHooks(state, leave, lambda: optimizers.busy),
-            RoundHooks(state, leave),
+            ScalerHooks(state, optimizers.skipped_by),
+            MemoryHooks(state),
+            EndHooks(state, lambda: optimizers.busy),
+            RoundHooks(state),
         )
 
 
@@ -89,11 +86,16 @@ class Engine(EnginePart):
     Args:
         settings: of the run.
         open_recorder: makes the recorder when training begins.
+        fast: whether steps may be made cheaper; as HOLDFAST_FAST says where it is not given.
     """
 
-    def __init__(self, settings: Settings, open_recorder: Callable[[], Recorder]) -> None:
-        self.may_rewrite = settings.guard.fused
-        """Whether the script's optimizers may be given a faster form."""
+    def __init__(
+        self,
+        settings: Settings,
+        open_recorder: Callable[[], Recorder],
+        *,
+        fast: bool | None = None,
+    ) -> None:
 
         def begin() -> Recorder:
             state.recovery.checkpoints.script.check_own(settings.restart.own)
@@ -101,10 +103,11 @@ class Engine(EnginePart):
             state.last_state.watch_signals(self._hooks.end)
             return recorder
 
-        self.state = state = EngineState(settings, begin)
+        self.state = state = EngineState(settings, begin, fast=fast)
         super().__init__(state)
-        training = state.training
-        self.spared = Spared(lambda told: training.record_at(training.iteration, told))
+        self.may_rewrite = settings.guard.fused and state.fast.on
+        """Whether the script's optimizers may be given a faster form."""
+        self.spared = state.fast.spared
         """What faster forms spare."""
         self._hooks = hooks = _Hooks.of(state)
         # The hooks of every step: as they are, for a call in between takes its time.
@@ -120,6 +123,7 @@ class Engine(EnginePart):
         self.scaler_updated = scaler.scaler_updated
         self.step_begins, self.step_ends = optimizers.step_begins, optimizers.step_ends
         self.scheduled = optimizers.scheduled
+        state.fast.connect(vars(self), backward.loss_seen)
 
     @property
     def settings(self) -> Settings:
@@ -262,7 +266,7 @@ class Engine(EnginePart):
 
     def window_dropped(self) -> None:
         """The gradients since the last step were cleared: their batches will come once more."""
-        self._hooks.backward.leave_stretch()
+        self.state.fast.close()
         self.state.window.drop()
 
     # ------------------------------------------------------------------ the optimizer
@@ -286,7 +290,7 @@ class Engine(EnginePart):
         watchers = self.state.watchers
         if watchers.memory is not None and not torch.compiler.is_compiling():
             # The backward pass of a part that is frozen by eval() must be seen, to end it.
-            self._hooks.backward.leave_stretch()
+            self.state.fast.close()
             attempt(self, "watchers", watchers.evaluation_begins, frame)
 
     def trains(self) -> None:
@@ -305,7 +309,7 @@ class Engine(EnginePart):
 
     def settled(self) -> None:
         """What was done since the step is meant: buffers are good as they are, graphs were used."""
-        self._hooks.backward.leave_stretch()
+        self.state.fast.close()
         attempt(self, "buffers", self.state.training.registry.buffers.accept)
         memory = self.state.watchers.memory
         if memory is not None:
@@ -313,7 +317,7 @@ class Engine(EnginePart):
 
     def new_task(self) -> None:
         """Something else is learned from here on."""
-        self._hooks.backward.leave_stretch()
+        self.state.fast.close()
         iteration = self.state.training.iteration
         attempt(self, "recovery", self.state.recovery.new_task, iteration)
 
@@ -338,7 +342,7 @@ class Engine(EnginePart):
 
     def restore_best(self, why: str) -> str:
         """Go back to the best state by validation between two steps; why that was not done."""
-        self._hooks.backward.leave_stretch()
+        self.state.fast.close()
         refused = attempt(self, "recovery", self.state.recovery.restore_best, why)
         return "rolling back failed" if refused is None else refused
 
@@ -356,7 +360,7 @@ class Engine(EnginePart):
 
         ``best`` reads the best state by validation.
         """
-        self._hooks.backward.leave_stretch()
+        self.state.fast.close()
         recovery = self.state.recovery
         recovery.live.given = training_state
         recovery.restoring.best_state = best
@@ -365,7 +369,7 @@ class Engine(EnginePart):
 
     def resumed(self, step: int) -> None:
         """Weights, state and buffers were restored to what they were after this many steps."""
-        self._hooks.backward.leave_stretch()
+        self.state.fast.close()
         self.state.training.restored()
         self.state.training.iteration = step
 
@@ -402,7 +406,7 @@ class Engine(EnginePart):
 
     def await_rows(self) -> None:
         """Wait for the rows that are on their way from a device."""
-        self._hooks.backward.leave_stretch()
+        self.state.fast.close()
         attempt(self, "rows", self.state.writer.await_rows)
 
     @property

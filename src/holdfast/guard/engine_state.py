@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 
 from ..config import Settings
@@ -15,7 +16,7 @@ from ..recovery.rollback import Recovery
 from ..run import Recorder
 from .bad_steps import BadSteps
 from .decisions import Decisions
-from .fast_paths import FastPaths
+from .fast.door import FastSteps, Parts
 from .feed import Feed
 from .finite_loss import FiniteLoss
 from .grad_scaler import Scaling
@@ -23,7 +24,6 @@ from .loop_position import LoopPosition
 from .registry import OptimizerRegistry
 from .step_window import StepWindow
 from .step_writer import StepWriter
-from .stretches import Stretches
 from .training import GuardedTraining
 
 
@@ -33,9 +33,16 @@ class EngineState:
     Args:
         settings: of the run.
         open_recorder: makes the recorder when training begins.
+        fast: whether steps may be made cheaper; as HOLDFAST_FAST says where it is not given.
     """
 
-    def __init__(self, settings: Settings, open_recorder: Callable[[], Recorder]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        open_recorder: Callable[[], Recorder],
+        *,
+        fast: bool | None = None,
+    ) -> None:
         self.settings = settings
         self.off: set[str] = set()
         self.phases = Phases()
@@ -60,25 +67,27 @@ class EngineState:
             explain=guard.explain,
         )
         self.writer = StepWriter(settings, self.training, bad_steps.known)
-        self.fast_paths = FastPaths(self.writer, self.investigation, self.recovery)
         self.recovery.checkpoints.script.decisions = Decisions(
             self.writer, self.recovery, self.investigation, self.finite_loss
         )
         self.watchers = Watchers(settings, self.training, self.writer.budget)
-        self.stretches = Stretches(
-            *(self.writer, self.recovery, self.investigation, self.watchers),
-            *(self.finite_loss, self.scaling, self.feed, self.phases),
+        parts = Parts(
+            *(self.writer, self.investigation, self.recovery, self.last_state, self.watchers),
+            *(self.finite_loss, self.scaling, self.feed, self.window),
         )
+        if fast is None:
+            fast = os.environ.get("HOLDFAST_FAST") != "0"
+        self.fast = FastSteps(self, parts, on=fast)
         self.position = LoopPosition(
             *(self, self.writer, self.recovery, self.investigation),
-            *(self.window, self.stretches),
+            *(self.window, self.fast),
         )
 
     def failed(self, where: str, error: Exception) -> None:
         """A part of holdfast failed: switch it off, restore everything, record it."""
         self.off.add(where)
         if where in ("guard", "stretch"):
-            self.stretches.drop()
+            self.fast.drop()
         if where == "guard":
             # Disarm what will not be finished. A failed investigation must leave the skip armed.
             for optimizer, guard in self.training.guards():

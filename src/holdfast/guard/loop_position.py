@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..recovery.rollback import Recovery
 from .fail_open import EnginePart, FailsOpen, fail_open
+from .fast.door import FastSteps
 from .step_window import StepWindow
 from .step_writer import StepWriter
-from .stretches import Stretches
 
 
 class LoopPosition(EnginePart):
@@ -19,7 +19,7 @@ class LoopPosition(EnginePart):
         recovery: may try a batch again.
         investigation: may have a batch fed again.
         window: of the step at work.
-        stretches: whose steps are not in the window.
+        fast: knows steps that are not in the window.
     """
 
     def __init__(
@@ -29,12 +29,12 @@ class LoopPosition(EnginePart):
         recovery: Recovery,
         investigation: Investigation,
         window: StepWindow,
-        stretches: Stretches,
+        fast: FastSteps,
     ) -> None:
         super().__init__(owner)
         self._training, self._writer = writer.training, writer
         self._recovery, self._investigation = recovery, investigation
-        self._window, self._stretches = window, stretches
+        self._window, self._fast = window, fast
 
     @property
     def steps(self) -> int:
@@ -44,8 +44,7 @@ class LoopPosition(EnginePart):
     @property
     def between(self) -> bool:
         """Whether no backward pass has come since the last step."""
-        stretch = self._stretches.now
-        return not self._window.losses.passes and (stretch is None or not stretch.copies)
+        return not self._window.losses.passes and not (self._fast.waits and self._fast.passes)
 
     @property
     def replaying(self) -> bool:

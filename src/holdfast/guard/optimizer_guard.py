@@ -27,7 +27,6 @@ from ..records.run import NotCovered
 from ..records.steps import GuardedOptimizer
 from .armed_skip import FUSED, HIDDEN, SNAPSHOT, ArmedSkip
 from .decision_place import DecisionPlace
-from .device_launch import DeviceLaunch
 from .early_norms import EarlyNorms
 from .optimizer_form import OptimizerForm
 from .outliers import Outliers
@@ -62,7 +61,6 @@ class OptimizerGuard:
         self._where = DecisionPlace(self.notes, device_path=settings.device_path)
         self._meters = meters
         self.buffers = StepBuffers(buffers, meters, restores=settings.restore_buffers)
-        self.launch = DeviceLaunch(meters, self.buffers, outliers)
         self._form = OptimizerForm(index, cls, self.notes, may_switch=settings.fused)
         self.skip = ArmedSkip()
         self.presence = Presence()

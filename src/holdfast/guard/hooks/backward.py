@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Hashable
 
-from ...probes.loss import KEPT, Losses
+from ...probes.loss import KEPT
 from ..engine_state import EngineState
 from ..fail_open import EnginePart, attempt, fail_open
 from ..finite_loss import place_of_call
@@ -25,25 +25,15 @@ class BackwardHooks(EnginePart):
         self._settings = state.settings.guard
         self._training, self._writer, self._window = state.training, state.writer, state.window
         self._scaling, self._finite_loss = state.scaling, state.finite_loss
-        self._stretches, self._fast_paths = state.stretches, state.fast_paths
+        self._fast = state.fast
         self._investigation, self._watchers = state.investigation, state.watchers
 
     def backward_begins(self, tensors: object) -> bool:
         """Backward is called; True when the step is lost already, and it need not run."""
         finite = self._finite_loss
         finite.depth += 1
-        stretch = self._stretches.now
-        if stretch is not None:
-            try:
-                if stretch.backward_begins(tensors, finite, sys._getframe()):
-                    if self._watchers.on:
-                        attempt(self, "watchers", self._watchers.backward, tensors)
-                    return False
-            except Exception as error:
-                self.failed("stretch", error)
-            self.leave_stretch()
         if finite.depth == 1:
-            self._loss_seen(tensors)
+            self.loss_seen(tensors)
         return self._training.memory.lost
 
     def backward_ends(self, *, freed: bool = False) -> None:
@@ -52,14 +42,6 @@ class BackwardHooks(EnginePart):
         finite.depth -= 1
         if finite.depth:
             return
-        stretch = self._stretches.now
-        if stretch is not None and stretch.root is not None:
-            try:
-                if freed and stretch.backward_ended():
-                    return
-            except Exception as error:
-                self.failed("stretch", error)
-            self.leave_stretch()
         busy = self._window.losses.latest is not None or not self._investigation.idle
         if busy or finite.pending is not None or not self._writer.stepped:
             self._backward_done(freed)
@@ -71,22 +53,9 @@ class BackwardHooks(EnginePart):
             except Exception as error:
                 self.failed("loss probe", error)
 
-    @fail_open("stretch")
-    def leave_stretch(self) -> None:
-        """What comes next needs all that is known of the steps before it."""
-        stretch = self._stretches.end() if self._stretches.now is not None else None
-        if stretch is None:
-            return
-        window = self._window
-        if stretch.last:
-            window.previous = Losses.of(stretch.last, read=window.read)
-        if stretch.copies:
-            window.losses = Losses.of(stretch.copies, read=window.read)
-        if stretch.root is not None:
-            self._loss_seen(stretch.root)
-
     @fail_open("loss probe", ends="forward")
-    def _loss_seen(self, tensors: object) -> None:
+    def loss_seen(self, tensors: object) -> None:
+        """Backward has begun on a loss."""
         losses = self._window.losses
         loss = tensors if self._scaling.made is None else self._scaling.unscaled(tensors)
         number = losses.saw(loss)
@@ -118,8 +87,7 @@ class BackwardHooks(EnginePart):
     def _see_loss(self, root: object, loss: object, number: float | None, optimizers: int) -> None:
         bad = number is None or not math.isfinite(number)
         # Only what is skipped may look as if it had not happened.
-        planned = len(self._fast_paths.device.plans.known) == optimizers
-        if bad and not planned and not self._training.registry.all_skip():
+        if bad and not self._fast.knows(optimizers) and not self._training.registry.all_skip():
             return
         variable = root if loss is root else self._scaling.variable()
         # Losses of several optimizers are told apart by their lines, others by their turn.

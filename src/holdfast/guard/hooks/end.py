@@ -23,23 +23,21 @@ class EndHooks(EnginePart):
 
     Args:
         state: of the engine.
-        leave_stretch: ends a stretch of steps.
         in_step: whether an optimizer is busy with a step.
     """
 
     def __init__(
         self,
         state: EngineState,
-        leave_stretch: Callable[[], None],
         in_step: Callable[[], bool],
     ) -> None:
         super().__init__(state)
         self._training, self._writer, self._recovery = state.training, state.writer, state.recovery
         self._script = state.recovery.checkpoints.script
         self._last_state, self._position = state.last_state, state.position
-        self._feed, self._window, self._stretches = state.feed, state.window, state.stretches
+        self._feed, self._window, self._fast = state.feed, state.window, state.fast
         self._investigation, self._watchers = state.investigation, state.watchers
-        self._leave_stretch, self._in_step = leave_stretch, in_step
+        self._in_step = in_step
 
     def end(self, error: BaseException | None = None, gave_up: object = None) -> None:
         """End of the process, with its ``error`` if any: record it and close.
@@ -91,18 +89,18 @@ class EndHooks(EnginePart):
             resume = self._script.take(step, self._position.steps, at)
             self._last_state.save(Moment(why, resume=resume))
         elif not self._writer.waiting or self._recovery.snapshots.count:
-            doubt, stretch = "", self._stretches.now
-            if (stretch is not None and stretch.armed is not None) or self._in_step():
+            doubt = ""
+            if self._fast.in_step or self._in_step():
                 doubt = f"step {step} was cut short inside optimizer.step"
             elif "guard" in self.off:
                 doubt = "without the guard it is not known whether the last step is complete"
-            self._leave_stretch()
+            self._fast.close()
             statistics = self._training.registry.buffers.statistics()
             self._last_state.save(Moment(why, doubt, self._feed.rng, statistics))
 
     def close(self) -> None:
         """End of the process: wait for pending rows and write the final record."""
-        self._leave_stretch()
+        self._fast.close()
         self._last_state.close()
         self._investigation.close()
         attempt(self, "memory", self._training.memory.tell, self._training.iteration)

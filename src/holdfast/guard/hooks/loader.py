@@ -20,19 +20,17 @@ class LoaderHooks(EnginePart):
 
     Args:
         state: of the engine.
-        leave_stretch: ends a stretch of steps.
     """
 
-    def __init__(self, state: EngineState, leave_stretch: Callable[[], None]) -> None:
+    def __init__(self, state: EngineState) -> None:
         super().__init__(state)
         self._replays = state.settings.guard.replay
         self._training, self._writer, self._recovery = state.training, state.writer, state.recovery
         self._script = state.recovery.checkpoints.script
         self._bad_batches = state.training.bad_batches
         self._last_state, self._position = state.last_state, state.position
-        self._feed, self._window, self._stretches = state.feed, state.window, state.stretches
+        self._feed, self._window, self._fast = state.feed, state.window, state.fast
         self._investigation, self._watchers = state.investigation, state.watchers
-        self._leave_stretch = leave_stretch
 
     # ------------------------------------------------------------------ a pass begins
 
@@ -115,30 +113,6 @@ class LoaderHooks(EnginePart):
 
         Mostly None; a tuple of one: a batch to feed again in its place, for an investigation.
         """
-        began, training = perf_counter(), self._training
-        signals, script = self._last_state.signals, self._script
-        ledger: Any = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
-        # In a stretch nobody holds on to a batch, or wants anything but what comes with time.
-        goes_on = (
-            self._stretches.now is not None
-            and ledger is not None
-            and training.iteration < self._recovery.look_at
-            and not (signals is not None and signals.pending)
-            and not self.off
-        )
-        try:
-            if goes_on and script.on:
-                goes_on = script.asks_again(iterator, training.iteration + 1)
-            if goes_on:
-                # Without workers nothing is under way.
-                if ledger is not None and hasattr(iterator, "_rcvd_idx"):
-                    ledger.expects(iterator)
-                phases = self.phases
-                phases.last = perf_counter()
-                phases.guard += phases.last - began
-                return None
-        except Exception as error:
-            self.failed("loader probe", error)
         self._fetch_begins(iterator)
         return self._hands_out_again(iterator)
 
@@ -153,9 +127,9 @@ class LoaderHooks(EnginePart):
         rests = recovery.rests(self._training.iteration)
         again: Sequence[Batch] = ()
         if not rests and recovery.suspects:
-            self._leave_stretch()
+            self._fast.close()
             again = self._last_batches(iterator)
-        if not self._writer.readback.flying and not again and self._stretches.now is None:
+        if not self._writer.readback.flying and not again and not self._fast.waits:
             self._feed.let_go()
         if script.on and not script.asks_again(iterator, self._position.steps):
             about = iterator, self._position.steps, sys._getframe(1)
@@ -166,7 +140,7 @@ class LoaderHooks(EnginePart):
         if signalled and self._position.asks_now():
             self._last_state.end_here(sys._getframe(1))
         if not rests and self._position.between and recovery.due(self._training.iteration):
-            self._leave_stretch()
+            self._fast.close()
             # Between a batch and the same batch again no script can be resumed.
             position = self._position
             at = None if position.replaying or position.gives_again else sys._getframe(1)
@@ -207,39 +181,15 @@ class LoaderHooks(EnginePart):
         self._feed.hand_out_again(*again)
         return (again[1],)
 
-    def fetched(self, iterator: Any, content: object) -> None:
-        """The loop has its next batch."""
-        began, stretch, watchers = perf_counter(), self._stretches.now, self._watchers
-        ledger, reads = getattr(iterator, LoaderLedger.ATTRIBUTE, None), self._bad_batches.feeding
-        if (
-            stretch is None
-            or ledger is None
-            or ledger is not self._feed.ledger
-            or (reads is not None and reads.log.grown)
-            or watchers.swallowed.batches + 1 >= watchers.swallowed.due
-            or self.off
-        ):
-            self._fetched(iterator, content)
-            return
-        # The same in a stretch, where nobody else need be told.
-        try:
-            ledger.handed_out(iterator, content, min(HELD, 2 + len(stretch.copies)))
-            watchers.swallowed.batches += 1
-            phases, host = self.phases, self.phases.host
-            host["data_wait"] = host.get("data_wait", 0.0) + began - phases.last
-            phases.last = perf_counter()
-            phases.guard += phases.last - began
-        except Exception as error:
-            self.failed("loader probe", error)
-        if watchers.on:
-            attempt(self, "watchers", watchers.fetched, iterator, sys._getframe())
-
     @fail_open("loader probe")
-    def _fetched(self, iterator: Any, content: object) -> None:
-        """A skipped step goes back to this RNG state."""
+    def fetched(self, iterator: Any, content: object, passes: int | None = None) -> None:
+        """The loop has its next batch: a skipped step goes back to this RNG state.
+
+        ``passes``: how many backward passes belong to the step already, where that is known.
+        """
         self.phases.mark("data_wait", perf_counter())
-        stretch = self._stretches.now
-        passes = self._window.losses.passes if stretch is None else len(stretch.copies)
+        if passes is None:
+            passes = self._window.losses.passes
         looks = self._investigation
         # A step decided on a device is not repeated with the same RNG state, except in an exam.
         if not self.phases.on_device or looks.alert or not looks.idle:

@@ -22,14 +22,12 @@ class MemoryHooks(EnginePart):
 
     Args:
         state: of the engine.
-        leave_stretch: ends a stretch of steps.
     """
 
-    def __init__(self, state: EngineState, leave_stretch: Callable[[], None]) -> None:
+    def __init__(self, state: EngineState) -> None:
         super().__init__(state)
         self._training, self._memory = state.training, state.training.memory
-        self._finite_loss, self._fast_paths = state.finite_loss, state.fast_paths
-        self._leave_stretch = leave_stretch
+        self._finite_loss, self._fast = state.finite_loss, state.fast
 
     @fail_open("memory")
     def compiled(self, model: nn.Module) -> None:
@@ -40,7 +38,7 @@ class MemoryHooks(EnginePart):
         """A call of a model has raised; True when ``call_split`` should make it again."""
         if out_of_reach():
             return False
-        self._leave_stretch()
+        self._fast.close()
         place = functools.partial(line_of, error, frame)
         return bool(
             attempt(self, "memory", self._memory.forward_fails, error, module, frame, place)
@@ -56,7 +54,7 @@ class MemoryHooks(EnginePart):
 
     def backward_fails(self, error: BaseException, tensors: object) -> bool:
         """Backward has raised; True when the step is skipped and ``backward_lost`` comes next."""
-        self._leave_stretch()
+        self._fast.close()
         finite = self._finite_loss
         alone = finite.depth == 1 and not finite.inside and "guard" not in self.off
         if not alone or not self._training.registry.all_skip() or out_of_reach():
@@ -67,7 +65,7 @@ class MemoryHooks(EnginePart):
     @fail_open("memory")
     def backward_lost(self, tensors: object) -> None:
         """A backward pass that ran out of memory is over: free its graph."""
-        self._fast_paths.forget()
+        self._fast.forget()
         self._memory.lose(tensors)
 
     def in_pieces(
@@ -83,5 +81,5 @@ class MemoryHooks(EnginePart):
         The batches before it are those of this step whose gradients ``undo`` takes back; without
         it gradients of before are set aside meanwhile. ``local``: no rank waits for another.
         """
-        self._leave_stretch()
+        self._fast.close()
         self._memory.in_pieces(batches, compute, self._training.iteration + 1, undo, local=local)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,7 +24,6 @@ from ..grad_scaler import note_skip
 from ..kernel_cost import EVERY as COST_EVERY
 from ..optimizer_guard import OptimizerGuard, parameters_of
 from ..step_records import StepRecords
-from ..stretch import Stretch
 
 
 class OptimizerHooks(EnginePart):
@@ -33,18 +31,16 @@ class OptimizerHooks(EnginePart):
 
     Args:
         state: of the engine.
-        leave_stretch: ends a stretch of steps.
     """
 
-    def __init__(self, state: EngineState, leave_stretch: Callable[[], None]) -> None:
+    def __init__(self, state: EngineState) -> None:
         super().__init__(state)
         self._training, self._writer, self._recovery = state.training, state.writer, state.recovery
         self._feed, self._window, self._position = state.feed, state.window, state.position
         self._scaling, self._finite_loss = state.scaling, state.finite_loss
-        self._fast_paths, self._stretches = state.fast_paths, state.stretches
+        self._fast = state.fast
         self._investigation, self._watchers = state.investigation, state.watchers
         self._bad_steps, self._records = state.bad_steps, StepRecords(state)
-        self._leave_stretch = leave_stretch
         # By id: a step is open only while its optimizer is busy with it.
         self._open: dict[int, tuple[OptimizerGuard, StepRecord]] = {}
 
@@ -53,8 +49,8 @@ class OptimizerHooks(EnginePart):
     @fail_open("model probe")
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
-        self._leave_stretch()
-        self._fast_paths.forget()
+        self._fast.close()
+        self._fast.forget()
         self._training.origins.made(optimizer, sys._getframe())
         self._training.registry.of(optimizer, models)
         self._training.memory.made(self._training.models())
@@ -63,8 +59,7 @@ class OptimizerHooks(EnginePart):
     def leaves(self, optimizer: Optimizer) -> None:
         """An optimizer is about to be freed; the state after the last step would go with it."""
         # Another one is freed at any time, also while this one's step is being decided about.
-        if self._stretches.goes_with(optimizer):
-            self._leave_stretch()
+        self._fast.leaves(optimizer)
         self._training.registry.buffers.let_go()
         whole = not out_of_reach() and id(optimizer) not in self._open
         last = whole and self._writer.stepped_last(self._training.registry.find(optimizer))
@@ -94,25 +89,12 @@ class OptimizerHooks(EnginePart):
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """``optimizer.step`` is about to run; may hand back other arguments."""
         closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
-        stretch = self._stretches.now if closure is None else None
-        if stretch is not None:
-            try:
-                if stretch.step_begins(optimizer):
-                    if stretch.next is None:
-                        self._training.iteration += 1
-                    else:
-                        self._writer.number(stretch.turn.plan.guard)
-                    return None
-            except Exception as error:
-                self.failed("stretch", error)
         if out_of_reach():
             why = "optimizer.step is captured in a CUDA graph"
             attempt(self, "guard", self._training.not_covered, "guarding", why)
             return None
         if closure is not None:
             return self._with_closure(optimizer, closure, args, kwargs)
-        if stretch is not None:
-            self._leave_stretch()
         self._finite_loss.inside = False
         self._decide(optimizer)
         if "guard" in self.off:
@@ -127,13 +109,7 @@ class OptimizerHooks(EnginePart):
         kwargs: dict[str, Any],
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The arguments of ``step`` with a closure after which it is decided about the step."""
-        stretch = self._stretches.now
-        if stretch is not None and stretch.takes_closure(optimizer):
-            guard = stretch.turn.plan.guard
-        else:
-            if stretch is not None:
-                self._leave_stretch()
-            guard = self._closure_guard(optimizer)
+        guard = self._closure_guard(optimizer)
         self._finite_loss.inside = True
         if "guard" in self.off:
             attempt(self, "agreement", self._stand_in, optimizer)
@@ -142,6 +118,7 @@ class OptimizerHooks(EnginePart):
 
         def decide() -> None:
             foreign_step.gradients_made(optimizer)
+            self._fast.close()  # another optimizer may have stepped within the closure
             self.step_begins(optimizer, (), {})
             self._finite_loss.inside = True
 
@@ -149,22 +126,8 @@ class OptimizerHooks(EnginePart):
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
-        stretch = self._stretches.now
-        if stretch is not None and stretch.armed is not None:
-            self._watchers.swallowed.batches = 0
-            # Without the wrapper, which takes as long as what it calls.
-            try:
-                goes_on = stretch.step_ends(optimizer, self._training.iteration)
-                if stretch.next is not None:
-                    self._stretches.now = stretch.next
-                if not goes_on:
-                    self._next_stretch()
-            except Exception as error:
-                self.failed("stretch", error)
-            if self._watchers.on and stretch.noted:
-                self._watched(stretch)
         # A step inside a compiled region was not opened: nothing of ours is traced there.
-        elif self._open:
+        if self._open:
             self._conclude(optimizer)
         self._finite_loss.inside = False
 
@@ -181,26 +144,6 @@ class OptimizerHooks(EnginePart):
             guard.buffers.passed_over(parameters[0].device, loss_bad=record.loss_bad)
         self._records.close(guard, record, losses)
 
-    @fail_open("watchers")
-    def _watched(self, stretch: Stretch) -> None:
-        """A step of a stretch is over: its record comes later, but for what watchers ask of it."""
-        guard, noted = stretch.turn.plan.guard, stretch.noted[-1]
-        record = StepRecord(noted.step, guard.index, {"data_wait": math.nan, **noted.host})
-        record.positions = stretch.turn.plan.positions
-        self._watchers.step_ended(record, sys._getframe())
-
-    @fail_open("stretch")
-    def _next_stretch(self) -> None:
-        turns = self._stretches.turns
-        self._leave_stretch()
-        if turns and not self.off:
-            self._stretches.begin_again(turns)
-
-    def _begin_stretch(self, optimizer: Optimizer) -> None:
-        plan = self._fast_paths.device.plans.of(optimizer)
-        if plan is not None and not self.off:
-            self._stretches.begin(plan, self._window.previous)
-
     @fail_open("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:
         """By a fast path where one knows this optimizer, or by all that can be asked."""
@@ -210,13 +153,11 @@ class OptimizerHooks(EnginePart):
         if not lost:
             if not losses.passes:
                 losses = window.previous
-            opened = self._fast_paths.open(
-                optimizer, losses, window.losses_decide, scale, window.early
-            )
+            opened = self._fast.open(optimizer, losses, window.losses_decide, scale, window.early)
             if opened is not None:
                 self._open[id(optimizer)] = opened
                 return
-        self._fast_paths.forget(optimizer)
+        self._fast.forget(optimizer)
         guard, parameters = self._training.registry.with_parameters(optimizer)
         if not guard.how:
             foreign_step.wrap_caller(optimizer, sys._getframe())
@@ -306,7 +247,4 @@ class OptimizerHooks(EnginePart):
             torch.random.default_generator.set_state(self._feed.rng)
         on_device, planned = record.measured is not None, record.planned
         self._records.close(guard, record, losses)
-        if not planned:
-            self._fast_paths.learn(optimizer, guard, record, on_device=on_device)
-        else:
-            self._begin_stretch(optimizer)
+        self._fast.learn(optimizer, guard, record, planned=planned, on_device=on_device)

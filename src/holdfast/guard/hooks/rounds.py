@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import FrameType
 
 from ..engine_state import EngineState
@@ -14,14 +13,13 @@ class RoundHooks(EnginePart):
 
     Args:
         state: of the engine.
-        leave_stretch: ends a stretch of steps.
     """
 
-    def __init__(self, state: EngineState, leave_stretch: Callable[[], None]) -> None:
+    def __init__(self, state: EngineState) -> None:
         super().__init__(state)
         self._training, self._recovery = state.training, state.recovery
         self._last_state, self._position = state.last_state, state.position
-        self._leave_stretch = leave_stretch
+        self._fast = state.fast
         state.recovery.checkpoints.script.between_rounds = self.round_ends
 
     def round_ends(self, frame: FrameType) -> bool:
@@ -29,7 +27,7 @@ class RoundHooks(EnginePart):
         position = self._position
         if not position.between and "resume" not in self.off:
             return False
-        self._leave_stretch()
+        self._fast.close()
         signals = self._last_state.signals
         if signals is not None and signals.pending and signals.alone and position.asks_now():
             self._last_state.end_here(frame)

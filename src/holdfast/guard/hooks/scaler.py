@@ -22,28 +22,21 @@ class ScalerHooks(EnginePart):
 
     Args:
         state: of the engine.
-        leave_stretch: ends a stretch of steps.
         skipped_by: told of a step that a scaler has skipped by itself.
     """
 
     def __init__(
         self,
         state: EngineState,
-        leave_stretch: Callable[[], None],
         skipped_by: Callable[[Any, Optimizer], None],
     ) -> None:
         super().__init__(state)
-        self._scaling, self._stretches = state.scaling, state.stretches
+        self._scaling, self._fast = state.scaling, state.fast
         self._in_use, self._live = state.writer.scaler, state.recovery.live
-        self._leave_stretch, self._skipped_by = leave_stretch, skipped_by
+        self._skipped_by = skipped_by
 
     def scaler_used(self, scaler: Any) -> None:
         """A scaler is about to scale a loss: it follows the policy, where there is one."""
-        stretch = self._stretches.now
-        if stretch is not None:
-            if stretch.turn.plan.scaled and self._scaling.last() is scaler:
-                return
-            self._leave_stretch()
         attempt(self, _PROBE, self._scaling.used, scaler)
         attempt(self, "scaler policy", self._in_use.used, scaler)
 
@@ -66,8 +59,7 @@ class ScalerHooks(EnginePart):
             return
         scaling = self._scaling
         scaling.scaler, scaling.stepped = scaler, False
-        if self._stretches.now is None or scaling.last() is not scaler:
-            attempt(self, _PROBE, self._live.saw_scaler, scaler)
+        attempt(self, _PROBE, self._live.saw_scaler, scaler)
 
     def scaler_ends(self, optimizer: Optimizer) -> None:
         """``GradScaler.step`` has returned; without a step of ours it was skipped by the scaler."""
@@ -78,7 +70,7 @@ class ScalerHooks(EnginePart):
 
     @fail_open(_PROBE)
     def _skipped(self, scaler: Any, optimizer: Optimizer) -> None:
-        self._leave_stretch()
+        self._fast.close()
         self._skipped_by(scaler, optimizer)
 
     def scaler_updated(self, scaler: Any) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..torch_version import was_read
+from ...torch_version import was_read
 
 
 class Group(NamedTuple):

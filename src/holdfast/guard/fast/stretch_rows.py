@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..probes.host_norms import INF, GradientReading
-from ..probes.norm_rows import Landings, Sums
-from ..probes.step_record import BLANK, StepRecord
-from ..records.steps import Comparable
-from ..recovery.rollback import Recovery
-from .optimizer_guard import OptimizerGuard
-from .step_writer import StepWriter
+from ...probes.host_norms import INF, GradientReading
+from ...probes.norm_rows import Landings, Sums
+from ...probes.step_record import BLANK, StepRecord
+from ...records.steps import Comparable
+from ...recovery.rollback import Recovery
+from ..optimizer_guard import OptimizerGuard
+from ..step_writer import StepWriter
 from .stretch import Noted, Stretch
 
 

@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader, Dataset
 
 import holdfast
 from holdfast.guard.engine import Engine
-from holdfast.guard.stretch import Stretch
-from holdfast.guard.stretches import Stretches
+from holdfast.guard.fast.stretch import Stretch
+from holdfast.guard.fast.stretches import Stretches
 from holdfast.probes.batches import LoaderLedger
 
-from . import host_kernels
-from .conftest import MakeEngine, MemoryRecorder
+from .. import host_kernels
+from ..conftest import MakeEngine, MemoryRecorder
 
 STEPS, SIZE = 76, 4
 BAD = (50, 51, 67)
@@ -124,7 +124,7 @@ def test_what_fails_with_a_batch_is_switched_off(
 
     def breaks(step: int) -> None:
         # The next batch is one of a stretch: nothing else is due before it.
-        inside = engine.state.stretches.now is not None and step < engine.state.recovery.look_at
+        inside = engine.state.fast.waits and step < engine.state.recovery.look_at
         if inside and step > 30:
             monkeypatch.setattr(LoaderLedger, "handed_out", None)
 
@@ -143,7 +143,7 @@ def test_orders_are_heard_at_its_end(make: Callable[[], Engine]) -> None:
     def order(step: int) -> None:
         nonlocal began
         memory = memory_of(engine)
-        if step > 40 and not began and engine.state.stretches.now is not None:
+        if step > 40 and not began and engine.state.fast.stretches.now is not None:
             began = step
             memory.ring.has_message = True
             memory.orders = lambda: heard.append(engine.steps) or []  # type: ignore[method-assign]

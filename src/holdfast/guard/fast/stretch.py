@@ -22,27 +22,27 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..actions.prepared_update import STEPS
-from ..actions.restore_buffers import SteadyBuffers
-from ..probes import learning_rate
-from ..probes.batches import Batch
-from ..probes.comparable import Comparability
-from ..probes.gradients import DeviceReading
-from ..probes.loss import mean_of
-from ..probes.norm_kernel import FlagPair, Repeat
-from ..probes.norm_rows import Landing, Layout
-from ..probes.presence import present
-from ..probes.ranks import ranks
-from ..probes.step_record import StepRecord
-from ..probes.timing import Phases
+from ...actions.restore_buffers import SteadyBuffers
+from ...probes import learning_rate
+from ...probes.batches import Batch
+from ...probes.comparable import Comparability
+from ...probes.gradients import DeviceReading
+from ...probes.loss import mean_of
+from ...probes.norm_kernel import FlagPair, Repeat
+from ...probes.norm_rows import Landing, Layout
+from ...probes.presence import present
+from ...probes.ranks import ranks
+from ...probes.step_record import StepRecord
+from ...probes.timing import Phases
+from ..early_norms import state_of
+from ..fail_open import capturing, current_device, stream_of
+from ..feed import Feed
+from ..finite_loss import BY_A_NUMBER, FiniteLoss, Ready, only_part, place_of_call
+from ..grad_scaler import Scaling, found_by
+from ..optimizer_guard import grad_of, parameters_of
+from ..step_writer import StepWriter
 from .device_fast_path import DevicePlan
-from .early_norms import state_of
-from .fail_open import capturing, current_device, stream_of
-from .feed import Feed
-from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready, only_part, place_of_call
-from .grad_scaler import Scaling, found_by
-from .optimizer_guard import grad_of, parameters_of
-from .step_writer import StepWriter
+from .prepared_update import STEPS
 
 _STRIDED = torch.strided
 _params_of: Callable[[dict[str, Any]], list[Tensor]] = operator.itemgetter("params")

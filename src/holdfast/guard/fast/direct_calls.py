@@ -18,14 +18,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..torch_version import was_read
+from ...torch_version import was_read
+from ..early_norms import Measured
 
 _READ = was_read()
 _CLIPPING = ("max_norm", "norm_type", "error_if_nonfinite", "foreach")
 _NUMBERS = (float, int)
-
-Measured = tuple[Sequence[Tensor], Sequence[Tensor]]
-"""Gradients, and the L2 norm of each as torch would compute it for clipping."""
 
 _is_there = partial(operator.is_not, None)
 _params_of: Callable[[dict[str, Any]], list[Tensor]] = operator.itemgetter("params")

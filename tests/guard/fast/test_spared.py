@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from holdfast.probes.spared import _EVERY, _OTHERS, Spared
+from holdfast.guard.fast.spared import _EVERY, _OTHERS, Spared
 from holdfast.records.times import TimeSaved
 
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from ..probes.presence import present
-from ._update_calls import KINDS, Group, Kind, form_of
+from ...probes.presence import present
+from .update_calls import KINDS, Group, Kind, form_of
 
 _PATIENCE = 10
 """Attempts in vain come after 0, 2, 6, 14 ... and at most 1,022 steps."""

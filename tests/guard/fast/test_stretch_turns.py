@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.guard.stretch import Stretch
-from holdfast.guard.stretches import Stretches
+from holdfast.guard.fast.stretch import Stretch
+from holdfast.guard.fast.stretches import Stretches
 
-from . import host_kernels
-from .conftest import MakeEngine
-from .turns import BAD_D, BAD_G, Clipped, Ended, Gan, Normed, Passes, Scaled, Seldom, Shared
+from .. import host_kernels
+from ..conftest import MakeEngine
+from ..turns import BAD_D, BAD_G, Clipped, Ended, Gan, Normed, Passes, Scaled, Seldom, Shared
 
 
 @pytest.fixture

@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..diagnosis.nonfinite.investigation import Investigation
-from ..probes import learning_rate
-from ..probes.host_norms import measure_on_host
-from ..probes.loss import Losses
-from ..probes.step_record import BLANK, StepRecord
-from ..probes.updates import EVERY as UPDATES_EVERY
-from ..recovery.rollback import Recovery
-from ..suspicion import LOOK
-from .early_norms import EarlyNorms
-from .kernel_cost import EVERY as COST_EVERY
-from .optimizer_guard import OptimizerGuard, grad_of, parameters_of
+from ...diagnosis.nonfinite.investigation import Investigation
+from ...probes import learning_rate
+from ...probes.host_norms import measure_on_host
+from ...probes.loss import Losses
+from ...probes.step_record import BLANK, StepRecord
+from ...probes.updates import EVERY as UPDATES_EVERY
+from ...recovery.rollback import Recovery
+from ...suspicion import LOOK
+from ..early_norms import EarlyNorms
+from ..kernel_cost import EVERY as COST_EVERY
+from ..optimizer_guard import OptimizerGuard, grad_of, parameters_of
+from ..step_writer import StepWriter
 from .plans import Plan, Plans
-from .step_writer import StepWriter
 
 Opened = tuple[OptimizerGuard, StepRecord]
 

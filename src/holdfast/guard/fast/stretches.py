@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..diagnosis.nonfinite.investigation import Investigation
-from ..diagnosis.watchers import Watchers
-from ..probes.loss import KEPT, Losses
-from ..probes.ranks import ranks
-from ..probes.timing import Phases
-from ..recovery.rollback import Recovery
+from ...probes.loss import KEPT, Losses
+from ...probes.ranks import ranks
+from ...probes.timing import Phases
 from .device_fast_path import DevicePlan
-from .feed import Feed
-from .finite_loss import FiniteLoss
-from .grad_scaler import Scaling
-from .step_writer import StepWriter
+from .parts import Parts
 from .stretch import Noted, Stretch, Turn, Unwritten
 from .stretch_rows import StretchRows
 
@@ -30,34 +24,19 @@ class Stretches:
     """Begins stretches where that is possible, and ends them.
 
     Args:
-        writer: of the rows.
-        recovery: may have something to do between two steps.
-        investigation: may want to see a step.
-        watchers: may want to see a step.
-        finite_loss: knows how losses are written.
-        scaling: knows the scaler that is at work.
-        feed: of the loop.
-        phases: its clock.
+        parts: of the engine.
+        phases: the clock of the loop.
     """
 
-    def __init__(
-        self,
-        writer: StepWriter,
-        recovery: Recovery,
-        investigation: Investigation,
-        watchers: Watchers,
-        finite_loss: FiniteLoss,
-        scaling: Scaling,
-        feed: Feed,
-        phases: Phases,
-    ) -> None:
+    def __init__(self, parts: Parts, phases: Phases) -> None:
         self.now: Stretch | None = None
         """The part of the optimizer whose turn it is."""
         self._ring: list[Stretch] = []
-        self._writer, self._recovery, self._investigation = writer, recovery, investigation
-        self._watchers, self._finite_loss, self._scaling = watchers, finite_loss, scaling
-        self._feed, self._phases = feed, phases
-        self._rows = StretchRows(writer, recovery)
+        self._writer, self._recovery = parts.writer, parts.recovery
+        self._investigation, self._watchers = parts.investigation, parts.watchers
+        self._finite_loss, self._scaling = parts.finite_loss, parts.scaling
+        self._feed, self._phases = parts.feed, phases
+        self._rows = StretchRows(parts.writer, parts.recovery)
         # Of several optimizers: how they have stepped in an iteration, with which losses the last
         # one did, and the last iteration in which all of them have.
         self._step, self._stepped = -1, list[Turn | None]()

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import torch_version
-from holdfast.actions import direct_calls
 from holdfast.boot import patches
-from holdfast.probes import spared
+from holdfast.guard.fast import direct_calls, spared
 
-from ..boot.test_optimizer_patches import Spy
+from ...boot.test_optimizer_patches import Spy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -19,22 +19,23 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..actions import switch_to_fused
-from ..diagnosis.nonfinite.investigation import Investigation
-from ..probes import learning_rate
-from ..probes.host_norms import plain
-from ..probes.loss import Losses
-from ..probes.presence import present
-from ..probes.ranks import ranks
-from ..probes.step_record import StepRecord
-from ..probes.updates import EVERY as UPDATES_EVERY
-from ..recovery.rollback import Recovery
-from .early_norms import EarlyNorms
-from .grad_scaler import found_by
-from .kernel_cost import EVERY as COST_EVERY
-from .optimizer_guard import OptimizerGuard, grad_of, parameters_of
+from ...actions import switch_to_fused
+from ...diagnosis.nonfinite.investigation import Investigation
+from ...probes import learning_rate
+from ...probes.host_norms import plain
+from ...probes.loss import Losses
+from ...probes.presence import present
+from ...probes.ranks import ranks
+from ...probes.step_record import StepRecord
+from ...probes.updates import EVERY as UPDATES_EVERY
+from ...recovery.rollback import Recovery
+from ..early_norms import EarlyNorms
+from ..grad_scaler import found_by
+from ..kernel_cost import EVERY as COST_EVERY
+from ..optimizer_guard import OptimizerGuard, grad_of, parameters_of
+from ..step_writer import StepWriter
+from .device_launch import DeviceLaunch
 from .plans import Plan, Plans
-from .step_writer import StepWriter
 
 Opened = tuple[OptimizerGuard, StepRecord]
 
@@ -50,6 +51,7 @@ class DevicePlan(Plan):
     device: torch.device
     fused: bool
     scaled: bool
+    launch: DeviceLaunch
     still_scaled: bool
     """Whether gradients still carry the scale of a scaler when the step begins."""
 
@@ -113,7 +115,7 @@ class DeviceFastPath:
             early.used = record.clipped = True
             measured, record.buffers = early.on_device, early.buffers
         else:
-            measured, record.buffers = guard.launch.measure(
+            measured, record.buffers = plan.launch.measure(
                 *(grads, losses, plan.device, scaler),
                 still_scaled=record.still_scaled,
                 clipped=False,
@@ -154,7 +156,7 @@ class DeviceFastPath:
             return None
         early = EarlyNorms(grads)
         early.decided, early.loss_decides = True, decides()
-        early.on_device, early.buffers = plan.guard.launch.measure(
+        early.on_device, early.buffers = plan.launch.measure(
             *(grads, losses, plan.device, told),
             still_scaled=False,
             clipped=True,
@@ -218,6 +220,7 @@ class DeviceFastPath:
             device,
             switch_to_fused.is_fused(optimizer),
             record.scaled,
+            DeviceLaunch(guard.meter(device), guard.buffers, guard.outliers),
             record.still_scaled,
         )
         self.plans.keep(optimizer, plan, clipped=record.clipped and not record.still_scaled)

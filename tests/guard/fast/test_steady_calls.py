@@ -19,11 +19,11 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import holdfast
-from holdfast.guard import stretches
+from holdfast.guard.fast import stretches
 
-from . import host_kernels
-from .conftest import MakeEngine
-from .trainers import Accelerated, Closing, Trainer
+from .. import host_kernels
+from ..conftest import MakeEngine
+from ..trainers import Accelerated, Closing, Trainer
 
 # What comes with time, snapshots and checkpoints, is not part of every step.
 OURS = tuple(

@@ -16,19 +16,19 @@ from torch.utils.data import DataLoader, Dataset
 
 from holdfast.config import Settings
 from holdfast.diagnosis.watchers import Watchers
-from holdfast.guard import stretch, stretches
 from holdfast.guard.engine import Engine
+from holdfast.guard.fast import stretch, stretch_hooks, stretches
+from holdfast.guard.fast.stretch import Stretch
+from holdfast.guard.fast.stretches import Stretches
 from holdfast.guard.hooks import optimizer as optimizer_hooks
-from holdfast.guard.stretch import Stretch
-from holdfast.guard.stretches import Stretches
 from holdfast.probes import norm_kernel
 from holdfast.probes.cost_budget import Budget
 from holdfast.probes.step_record import StepRecord
 from holdfast.records.columns import TIMES
 
-from . import host_kernels
-from .conftest import MakeEngine, MemoryRecorder, own_steps
-from .trainers import Accelerated, Closing, Trainer
+from .. import host_kernels
+from ..conftest import MakeEngine, MemoryRecorder, own_steps
+from ..trainers import Accelerated, Closing, Trainer
 
 # Times, and what is looked at in some steps: other ones on another path.
 _OTHER = {*TIMES, "time", "guard", "guard_device", "guard_hidden", "rss", "losses"}
@@ -481,7 +481,7 @@ def test_buffers_go_with_their_model(make_engine: MakeEngine, stepped: list[bool
         loop.loss(step).backward()
         loop.optimizer.step()
         loop.optimizer.zero_grad()
-    assert any(stepped) and engine.state.stretches.now is not None
+    assert any(stepped) and engine.state.fast.stretches.now is not None
     table = weakref.ref(loop.model.table)
     del loop
     gc.collect()
@@ -526,7 +526,7 @@ def test_the_last_words_know_every_step(make_engine: MakeEngine, stepped: list[b
     loop = Loop()
     loop.run(nothing)
     steps = STEPS
-    while (now := engine.state.stretches.now) is None or not now.noted:
+    while (now := engine.state.fast.stretches.now) is None or not now.noted:
         loop.loss(steps).backward()
         loop.optimizer.step()
         steps += 1
@@ -588,16 +588,17 @@ def test_a_step_that_a_graph_captures_is_left_alone(
     engine, loop, captured = make_engine(device_path=True, budget=1.0), Loop(), 0
     for step in range(50):
         loop.loss(step).backward()
-        now = engine.state.stretches.now
+        now = engine.state.fast.stretches.now
         if step > 30 and now is not None and not captured:
             captured = step
             with monkeypatch.context() as patch:
                 patch.setattr(stretch, "stream_of", lambda device: 1)
                 patch.setattr(stretch, "capturing", lambda device: True)
                 patch.setattr(optimizer_hooks, "out_of_reach", lambda: True)
+                patch.setattr(stretch_hooks, "out_of_reach", lambda: True)
                 loop.optimizer.step()
             # Nothing of ours has run.
-            assert engine.state.stretches.now is now and not stepped[-1]
+            assert engine.state.fast.stretches.now is now and not stepped[-1]
         else:
             loop.optimizer.step()
         loop.optimizer.zero_grad()

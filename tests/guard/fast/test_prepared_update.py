@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.actions import prepared_update
-from holdfast.actions.prepared_update import STEPS, PreparedUpdate, steps_of
 from holdfast.boot import patches
+from holdfast.guard.fast import prepared_update
+from holdfast.guard.fast.prepared_update import STEPS, PreparedUpdate, steps_of
 
-from ..boot.test_optimizer_patches import Spy
+from ...boot.test_optimizer_patches import Spy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KINDS: dict[str, dict[str, Any]] = {

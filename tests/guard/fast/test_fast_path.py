@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from holdfast.guard.device_fast_path import DeviceFastPath
 from holdfast.guard.engine import Engine
-from holdfast.guard.fast_path import FastPath
+from holdfast.guard.fast.device_fast_path import DeviceFastPath
+from holdfast.guard.fast.fast_path import FastPath
 from holdfast.records.columns import TIMES
 
-from .conftest import MakeEngine, MemoryRecorder
+from ..conftest import MakeEngine, MemoryRecorder
 
 # Of the host, and of the clock.
 # Times, and what is looked at in some steps: other ones on another path.

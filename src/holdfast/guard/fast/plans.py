@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .optimizer_guard import OptimizerGuard, parameters_of
+from ..optimizer_guard import OptimizerGuard, parameters_of
 
 
 @dataclass(slots=True)

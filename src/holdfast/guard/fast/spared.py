@@ -1,7 +1,7 @@
 """What a step spares of torch: now and then a step goes torch's own way, to compare.
 
 The guard takes host time and gives some back, because it calls torch's kernels without torch's walk
-to them (``actions.prepared_update``, ``actions.direct_calls``). Both ways come to the same bits, so
+to them (``prepared_update``, ``direct_calls``). Both ways come to the same bits, so
 one step in 32 goes torch's own way and another the short one, both with a clock. Not counted is
 what is spared around them: torch's wrappers of a step and of ``zero_grad``, and ``backward``.
 """
@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from ..records.times import TimeSaved
+from ...records.times import TimeSaved
 
 _EVERY = 16
 """Steps from one with a clock to the next; every second one goes torch's own way."""

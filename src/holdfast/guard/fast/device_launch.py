@@ -7,24 +7,24 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..probes.gradients import DeviceReading, Meters
-from ..probes.loss import Losses
-from ..probes.model_state import largest_on_device
-from .outliers import Outliers
-from .step_buffers import StepBuffers
+from ...probes.gradients import DeviceReading, Meter
+from ...probes.loss import Losses
+from ...probes.model_state import largest_on_device
+from ..outliers import Outliers
+from ..step_buffers import StepBuffers
 
 
 class DeviceLaunch:
     """Launches for the steps of one optimizer on the fast path.
 
     Args:
-        meters: measure.
+        meter: of the device that they are on.
         buffers: are measured along.
         outliers: what the norms are judged by.
     """
 
-    def __init__(self, meters: Meters, buffers: StepBuffers, outliers: Outliers) -> None:
-        self._meters, self._buffers, self._outliers = meters, buffers, outliers
+    def __init__(self, meter: Meter, buffers: StepBuffers, outliers: Outliers) -> None:
+        self._meter, self._buffers, self._outliers = meter, buffers, outliers
 
     def measure(
         self,
@@ -48,7 +48,7 @@ class DeviceLaunch:
             clipped: whether the script is about to clip them.
             decides: whether a bad loss alone makes the step bad.
         """
-        meter = self._meters.of(device)
+        meter = self._meter
         which: Sequence[int] = ()
         buffers: list[Tensor] = []
         extras: list[Tensor] = []
