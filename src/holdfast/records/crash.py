@@ -43,6 +43,7 @@ class StackLine(SparseRecord):
     file: str | None = None
     line: int | None = None
     function: str | None = None
+    """Function that the line is in."""
     code: str | None = None
 
 
@@ -91,6 +92,7 @@ class CrashValue(SparseRecord):
 
     name: str
     shape: tuple[int, ...] | None = None
+    """Sizes of a tensor or array."""
     module: str | None = None
     """Class of a module."""
     repr: str | None = None
@@ -110,8 +112,11 @@ class CrashValue(SparseRecord):
     min_row: int | None = None
     """Row of the batch that holds it."""
     max: Any = None
+    """Its largest value."""
     max_row: int | None = None
+    """Where in the first dimension that stands."""
     training: bool | None = None
+    """Mode of a module."""
     graded: bool | None = None
     """Whether a weight of it has a gradient."""
     changed: int | None = None
@@ -123,6 +128,7 @@ class CrashValue(SparseRecord):
     value: str | None = None
     """Any other value as text."""
     type: str | None = None
+    """Class of any other value."""
     parts: tuple[tuple[str, float], ...] | None = None
     """Bytes of the tensors in the entries of a dictionary, the largest first."""
 
@@ -131,17 +137,22 @@ class InnerCall(Record):
     """The failing call of a library."""
 
     function: str = ""
+    """The function of the library."""
     values: tuple[CrashValue, ...] = ()
+    """Its arguments."""
 
 
 class DivisorPart(CrashValue):
     """Something that a divisor counts or is made of."""
 
     length: int | None = None
+    """How many it holds."""
     batch_size: int | None = None
     """Of a loader, whose length is its batches."""
     drop_last: bool | None = None
+    """Whether a loader leaves an incomplete batch away."""
     samples: int | None = None
+    """Samples of the dataset of a loader."""
 
 
 class Divisor(Record):
@@ -151,12 +162,14 @@ class Divisor(Record):
     operator: str
     """``Div``, ``FloorDiv`` or ``Mod``."""
     parts: tuple[DivisorPart, ...] = ()
+    """What it counts or is made of."""
 
 
 class Difference(Record):
     """A subtraction on the failing line."""
 
     names: tuple[str, str]
+    """Names of the two sides."""
     values: tuple[Any, Any]
     """Numbers, of any size."""
 
@@ -173,9 +186,11 @@ class Recursion(Record):
     """An endless recursion."""
 
     function: str
+    """The function that calls itself."""
     functions: tuple[str, ...]
     """All that the circle goes through."""
     users: bool
+    """Whether that is the script's own."""
     modules: bool
     """Whether all of these calls are methods of modules."""
     every: int
@@ -183,6 +198,7 @@ class Recursion(Record):
     fixed: bool
     """Whether nothing that was passed can change."""
     arguments: tuple[RecursionArgument, ...] = ()
+    """Arguments of its last calls."""
 
 
 # ---------------------------------------------------------------------- memory and disks
@@ -196,6 +212,7 @@ class MemoryReading(SparseRecord):
     bytes: float | None = None
     """The limit."""
     used: float | None = None
+    """Used part of the limit, in bytes."""
     process: float | None = None
     """Of it the process of this lane."""
     first: float | None = None
@@ -206,7 +223,9 @@ class SharedMemory(Record):
     """Room for shared memory, ``/dev/shm``, in bytes."""
 
     bytes: float
+    """All of it."""
     free: float
+    """What is left."""
 
 
 class ShorterFile(Record):
@@ -214,13 +233,16 @@ class ShorterFile(Record):
 
     file: str
     bytes: float
+    """Size of the file."""
     mapped: float
+    """Size that the memory map was made for."""
 
 
 class Disk(SparseRecord):
     """What is left on the disk that a file was being written to."""
 
     folder: str
+    """Where the file is."""
     free: float
     """Bytes."""
     files: float | None = None
@@ -242,8 +264,10 @@ class RaisedException(SparseRecord, Kind, kind="exception"):
     error_file: str = ""
     """The ``filename`` of an ``OSError``."""
     traceback: str | None = None
+    """As python prints it."""
 
     function: str | None = None
+    """Function that the line is in."""
     code: str | None = None
     """The statement at the line."""
     start: int | None = None
@@ -268,6 +292,7 @@ class RaisedException(SparseRecord, Kind, kind="exception"):
     plain_attributes: tuple[CodeLine, ...] | None = None
     """Tensors that a module holds beside its parameters and buffers."""
     inner: InnerCall | None = None
+    """The failing call of a library."""
     module: CrashValue | None = None
     """The module of torch at work."""
 
@@ -278,9 +303,11 @@ class RaisedException(SparseRecord, Kind, kind="exception"):
     owner: str | None = None
     """Class of the object that lacks an attribute."""
     missing_folder: str | None = None
+    """The first folder of a path that is not there."""
     keys: tuple[str, ...] | None = None
     """Keys of a mapping without the one that was asked for."""
     key_count: int | None = None
+    """Keys that the mapping has."""
     other_type: bool | None = None
     """Whether it has the key with another type: 1 and "1"."""
     numbers: tuple[str, str] | None = None
@@ -289,12 +316,16 @@ class RaisedException(SparseRecord, Kind, kind="exception"):
     """``above`` or ``below`` these, where the key that was asked for is."""
 
     divisor: Divisor | None = None
+    """Of a division by zero."""
     recursion: Recursion | None = None
+    """Of an endless recursion."""
     differences: tuple[Difference, ...] | None = None
+    """Subtractions on the line."""
 
     sample: Any = None
     """Dataset index of the sample to blame."""
     sample_file: str | None = None
+    """File that the sample was read from."""
     indices: tuple[Any, ...] | None = None
     """Dataset indices of the batch at work."""
     worker: int | None = None
@@ -319,11 +350,16 @@ class RaisedException(SparseRecord, Kind, kind="exception"):
     saved_sizes: Mapping[str, tuple[int, ...]] | None = None
     """Shapes of the tensors in a state that does not fit its model."""
     model_sizes: Mapping[str, tuple[int, ...]] | None = None
+    """Sizes that the model expects, by name."""
 
     carried: tuple[CarriedLine, ...] | None = None
+    """Lines that keep a graph from turn to turn."""
     in_place: tuple[OverwritingLine, ...] | None = None
+    """Lines that change tensors in place."""
     backward_lines: tuple[CodeLine, ...] | None = None
+    """Lines that call ``backward``."""
     step_lines: tuple[StepLine, ...] | None = None
+    """Lines that call ``step``."""
     no_grad: CodeLine | None = None
     """The ``with torch.no_grad()`` around the failing call."""
     trainable: int | None = None
@@ -333,11 +369,14 @@ class RaisedException(SparseRecord, Kind, kind="exception"):
     )
     """Name, shape and version of each weight."""
     loss: LossLine | None = None
+    """What ``backward`` was called on."""
     cuts: tuple[CutLine, ...] | None = None
+    """Lines that cut the graph."""
 
     limit: str | None = None
     """The nearest limit of the host memory, see ``MemoryReading``."""
     limit_bytes: float | None = None
+    """The nearest limit of the memory."""
     file_limit: float | None = None
     """Bytes that a file of this process may have, where that is limited."""
     world: int | None = None
@@ -345,16 +384,21 @@ class RaisedException(SparseRecord, Kind, kind="exception"):
     output_gone: str | None = None
     """``stdout`` or ``stderr``, where nobody reads it any more."""
     disk: Disk | None = None
+    """Of a write that failed."""
     dead_workers: tuple[tuple[int, int | None, int], ...] | None = None
     """Number, process id and exit code of loader workers that ended too early."""
     oom_kills: int | None = None
     """Kills for lack of memory in the control group since this process trained."""
     machine_oom_kills: int | None = None
+    """Kills for lack of memory on the machine."""
     memory: MemoryReading | None = None
+    """The last reading of the host memory."""
     shared_memory: SharedMemory | None = None
+    """Room on ``/dev/shm``."""
     shared_memory_needed: float | None = None
     """Bytes that the batches on their way need."""
     shorter_files: tuple[ShorterFile, ...] | None = None
+    """Files that became shorter than their memory map."""
 
     called_from: str | None = None
     """File and line of this process that got it from another one."""
@@ -377,6 +421,7 @@ class LeftLoop(Kind, kind="left"):
     """An exception left a watched loop, whatever became of it."""
 
     type: str
+    """Class of the exception."""
     message: str
     file: str
     line: int
@@ -386,6 +431,7 @@ class SwallowedException(SparseRecord, Kind, kind="swallowed_exception"):
     """An exception that the loop catches on every batch."""
 
     type: str
+    """Class of the exception."""
     message: str
     batches: int
     """Without a step when it was seen."""
@@ -393,7 +439,9 @@ class SwallowedException(SparseRecord, Kind, kind="swallowed_exception"):
     line: int = 0
     code: str | None = None
     start: int | None = None
+    """First line of the statement."""
     excerpt: tuple[tuple[int, str], ...] | None = None
+    """Lines around it, with their numbers."""
 
 
 # ---------------------------------------------------------------------- the process
@@ -453,7 +501,9 @@ class StandingProcess(LoaderWork):
     file: str | None = None
     line: int | None = None
     function: str | None = None
+    """Function that the line is in."""
     excerpt: tuple[tuple[int, str], ...] | None = None
+    """Lines around it, with their numbers."""
     inside: str | None = None
     """The function that the line of the script is in, with its place."""
 
@@ -482,9 +532,11 @@ class NoProgress(StandingProcess, Kind, kind="no_progress"):
     gone: bool | None = None
     """Whether the process has ended."""
     threads: int | None = None
+    """Where the other threads stand."""
     frames: tuple[tuple[str, int, str], ...] | None = None
     """File, line and function of the main thread's calls, the innermost first."""
     stuck_worker: StandingProcess | None = None
+    """The worker that is waited for."""
     stacks: str | None = None
     """The file in the run folder with all threads."""
 

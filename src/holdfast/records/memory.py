@@ -177,6 +177,7 @@ class WorkerMemory(WorkerContainer, Kind, kind="worker_growth"):
     least_bytes: float
     """The smallest such rise between two readings."""
     workers: int
+    """How many workers."""
     steps: int
     """Batches since this loader began."""
     pass_batches: int
@@ -188,8 +189,11 @@ class PartSizes(Kind, kind="memory_parts"):
 
     earlier: ClassVar[Mapping[str, str]] = {"optimizer state": "optimizer_state"}
     weights: int
+    """Of all parameters."""
     gradients: int
+    """Of their gradients."""
     optimizer_state: int
+    """Of all optimizers."""
     device: str
     """Type of the device of the first weight: ``cpu``, ``cuda``."""
 
@@ -209,7 +213,9 @@ class Expression(Record):
     result: tuple[int, ...] = ()
     """Shape of the result."""
     result_dtype: str = ""
+    """Type of the numbers of the result."""
     result_bytes: float | None = None
+    """Size of the result."""
 
 
 class ModelCall(Record):
@@ -245,7 +251,9 @@ class MemoryRanOut(CodeLine, Expression, ModelCall, Kind, kind="out_of_memory"):
     limit: str | None = None
     """The limit of host memory that has the fewest bytes left: ``cgroup``, ``ulimit -v``."""
     limit_bytes: float | None = None
+    """The nearest limit."""
     killed: bool = True
+    """Whether the kernel ended the process for it."""
     heap_slope: float = 0.0
     """Bytes that the process grew with each step; 0 where that is not clear."""
 

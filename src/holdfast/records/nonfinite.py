@@ -12,6 +12,7 @@ class TensorStats(Record):
     """One tensor in numbers; of a sharded one the part of this rank."""
 
     shape: tuple[int, ...] = ()
+    """Sizes of its dimensions."""
     dtype: str = ""
     """As torch names it, without ``torch.``."""
     min: float | None = None

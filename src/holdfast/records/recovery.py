@@ -15,6 +15,7 @@ class RolledBack(Kind, kind="rollback"):
     """An older state was put in place for good."""
 
     opt: int
+    """Index of the optimizer."""
     code: str
     """The finding it was done for; empty where the loop asked for it."""
     why: str
@@ -53,6 +54,7 @@ class TrialResult(Kind, kind="trial"):
     """Older weights were tried on one batch, and undone."""
 
     opt: int
+    """Index of the optimizer."""
     verdict: Literal["data", "nonfinite", "no better", "weights"]
     """What it has shown: the data has changed, values are not finite with older weights either,
     nothing; ``weights``, in early records, that they were damaged."""
@@ -78,11 +80,13 @@ class OnlyObserved(Kind, kind="observed"):
     """Weights were suspected, and nothing was done."""
 
     opt: int
+    """Index of the optimizer."""
     code: str
     """The finding that it would have been done for."""
     first: int
     """Step at which the trouble began."""
     loss: float
+    """The loss that was suspicious."""
     usual: float
     """The baseline of the loss."""
     why: str
@@ -100,8 +104,11 @@ class NewLossLevel(Kind, kind="level"):
     """The data has changed: the loss has another level from here on."""
 
     opt: int
+    """Index of the optimizer."""
     before: float
+    """The level until then."""
     after: float
+    """The level from here on."""
 
 
 class NewTask(Kind, kind="new_task"):
@@ -112,6 +119,7 @@ class ClippingSwitched(Kind, kind="clipping"):
     """Gradients are clipped since a norm exploded, or no longer."""
 
     opt: int
+    """Index of the optimizer."""
     on: bool
     limit: float
     """The gradient norm that is let through."""
@@ -124,6 +132,7 @@ class LoweredRate(Kind, kind="lowered_lr"):
     """The learning rates of all optimizers were multiplied."""
 
     factor: float
+    """What each rate was multiplied by."""
     opt: int | None = None
     """Optimizer whose gradient norm was the reason."""
     norm: float = math.nan
@@ -146,6 +155,7 @@ class RunStopped(Kind, kind="stop"):
     checkpoint: str = ""
     """File of the last good state; empty where none could be saved."""
     action: str = "stop"
+    """What the policy asked for."""
 
 
 class OrderedAction(Kind, kind="action"):
@@ -184,6 +194,7 @@ class SavingLastState(Kind, kind="saving_last_state"):
     """A large state is about to be written at the end of a run."""
 
     bytes: int
+    """Size in bytes."""
     expected: float | None = None
     """Seconds that it takes, going by the last checkpoint; None before the first."""
 
@@ -201,6 +212,7 @@ class LastStateResult(Kind, kind="last_state"):
     """Why it is a snapshot."""
     file: str = ""
     bytes: int = 0
+    """Size in bytes."""
     seconds: float | None = None
     """How long writing took; None where a checkpoint of that step was there already."""
     models: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ class CheckpointResult(Kind, kind="checkpoint"):
     part: int | None = None
     """The rank of that part."""
     bytes: int | None = None
+    """Size in bytes."""
     seconds: float | None = None
     """How long writing took, beside the training."""
     good: bool = True
@@ -40,6 +41,7 @@ class ResumeCheck(Kind, kind="resumable"):
     """Whether an unmodified script can be resumed from its next checkpoint."""
 
     accepted: bool
+    """Whether it can."""
     reason: str = ""
     """Why not; empty where it can."""
     file: str = ""
@@ -68,3 +70,4 @@ class OutputOpened(Kind, kind="output"):
     bytes: int
     """How long it was before."""
     appends: bool
+    """Whether it was opened to append."""

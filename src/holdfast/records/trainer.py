@@ -13,11 +13,15 @@ class TrainerSetup(Kind, kind="setup"):
     """How the trainer trains: what it has chosen for this machine, and how large the model is."""
 
     precision: str
+    """Type of the numbers of a pass."""
     compile: str
+    """How the model was compiled; empty where it was not."""
     workers: int
     """Processes that load batches."""
     parameters: int | None = None
+    """How many numbers the model has."""
     trained_parameters: int | None = None
+    """How many of them are trained."""
 
 
 class SettingsChanged(Kind, kind="settings_changed"):
@@ -56,7 +60,9 @@ class EpochEnded(Kind, kind="epoch"):
     skipped_steps: int | None = None
     """In the run so far."""
     learning_rate: float | None = None
+    """At its end."""
     grad_norm_max: float | None = None
+    """The largest gradient norm."""
 
 
 class TrainingNumbers(Kind, kind="numbers"):
@@ -66,6 +72,7 @@ class TrainingNumbers(Kind, kind="numbers"):
     """
 
     values: Mapping[str, float]
+    """Means by name."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -81,6 +88,7 @@ class Validated(Kind, kind="validation"):
     """A validation: its numbers by name, which are keys of the event beside ``best``."""
 
     values: Mapping[str, float]
+    """Numbers by name."""
     best: bool = False
     """Whether it is the best so far."""
 
@@ -100,9 +108,13 @@ class ValidationSpike(Kind, kind="validation_spike"):
     """A validation was far above the best one."""
 
     metric: str
+    """Name of the number."""
     value: float
+    """Of this validation."""
     best: float
+    """The best one so far."""
     best_step: int
+    """Its step."""
     restored: bool
     """Whether the best state was put back."""
     why_not: str
@@ -113,11 +125,15 @@ class GradientNormTotals(Kind, kind="gradient_norms"):
     """How large gradients were before clipping, over an epoch or the whole run."""
 
     steps: int
+    """How many were measured."""
     grad_norm_max: float
+    """The largest."""
     p50: float
     """Percentiles of the norm."""
     p90: float
+    """Nine in ten are below."""
     p99: float
+    """All but one in a hundred are below."""
     clip: float | None
     """The largest norm that is let through; None: any."""
     clipped: float
@@ -138,11 +154,15 @@ class OutOfBand(Kind, kind="health"):
     number: str
     """Its name."""
     value: float
+    """What was measured."""
     state: Literal["low", "high", "critical", "non-finite"]
+    """On which side of its band it is."""
     low: float | None
     """None: no limit on that side, as in ``high`` and ``critical``."""
     high: float | None
+    """Upper end of the healthy band."""
     critical: float | None
+    """From here on it is critical."""
     band: str
     """Where the band comes from: a setting, or the median of the run."""
 
@@ -167,6 +187,7 @@ class TrainingEnded(Kind, kind="training_ended"):
     best: float = math.nan
     """The best validation; NaN without one."""
     best_step: int = 0
+    """Step of the best validation."""
     step: int = 0
     """Optimizer steps so far, those before a resume included."""
     seconds: float = math.nan
