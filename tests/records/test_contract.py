@@ -173,7 +173,7 @@ def test_a_record_says_what_it_is_and_so_do_its_fields(record: type[Record]) -> 
 @pytest.mark.parametrize("record", ALL, ids=lambda record: record.__name__)
 def test_every_annotation_can_be_read(record: type[Record]) -> None:
     # Of the trainer's numbers the names are keys: there none is unknown, and each has a value.
-    with pytest.raises(RecordError, match="the unknown key 'never'|'a text' is not a number"):
+    with pytest.raises(RecordError, match=r"the unknown key|is not a number"):
         record.from_dict({"never": "a text"})
 
 

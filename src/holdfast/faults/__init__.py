@@ -13,4 +13,6 @@ _HERE = Path(__file__).parent
 
 ON_GPU = ("fragmentation",)
 """Those that show nothing on a CPU: they are run by name only."""
-ALL = tuple(sorted({path.stem for path in _HERE.glob("[!_]*.py")} - {*ON_GPU}))
+# Modules that read and run them.
+_READERS = ("catalogue", "running")
+ALL = tuple(sorted({path.stem for path in _HERE.glob("[!_]*.py")} - {*ON_GPU, *_READERS}))
