@@ -85,7 +85,12 @@ def test_what_is_said_and_where(bench: Bench):
     told = " ".join(summary.split())
     assert told.startswith("holdfast: finished after 40 steps.")
     assert "2 steps skipped" in told
-    assert re.search(r"Guard cost .* of [\d.]+ m?s.*; too short a run to tell", told)
+    # Of a run of seconds the summary tells it where looking into bad steps took a part worth
+    # telling, which the clock decides; the report tells it in any case.
+    cost = r"Guard cost .* of [\d.]+ m?s.*; too short a run to tell"
+    assert "Guard cost" not in told or re.search(cost, told)
+    report = " ".join(bench.cli("report", str(bench.path)).text.split())
+    assert re.search(cost, report)
     assert "holdfast explain NUM001" in told
     page = bench.path / "report.html"
     assert f"  report  {page}\n  text    holdfast report {bench.path}\n" in seen.told
@@ -111,7 +116,8 @@ def test_a_storm_of_nan_is_no_storm_of_lines(bench: Bench):
     assert seen.out == b"x\n"
     lines = [line for line in seen.told.splitlines() if "[NUM001]" in line]
     assert 1 <= len(lines) <= 8
-    assert lines[0].startswith("step 100 ")
+    # What a rollback that was undone has shown has the code of its cause, too, and may come first.
+    assert next(line for line in lines if "skipped" in line).startswith("step 100 ")
     assert "150 steps skipped" in " ".join(seen.told.split())
 
 

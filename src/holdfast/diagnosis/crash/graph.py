@@ -267,7 +267,10 @@ def _loss(call: Call) -> LossLine | None:
             if isinstance(owner, ast.Name):
                 made = assigned_before(owner.id, call)
                 loop = _loop(call)
-                inside = made is not None and loop is not None and made.lineno >= loop.lineno
+                # A function that takes one step is called by a loop elsewhere.
+                inside = None
+                if made is not None and loop is not None:
+                    inside = made.lineno >= loop.lineno
                 place = _place(call.file, made.lineno) if made else {}
                 return LossLine(name=owner.id, in_loop=inside, **place)
     return None
