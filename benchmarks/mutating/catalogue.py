@@ -46,7 +46,7 @@ FIRST_RUN = (
     Mutation(
         theme="first command and presets",
         name="the default lattice is 20 x 20 x 10 with a carrier of width 256",
-        file=f"{FAMILY}/recipe.py",
+        file=f"{FAMILY}/run_settings.py",
         old="lattice=LatticeSettings(width=12, height=12, depth=6), "
         "carrier=CarrierSettings(hidden=48)",
         new="lattice=LatticeSettings(), carrier=CarrierSettings()",
@@ -55,7 +55,7 @@ FIRST_RUN = (
     Mutation(
         theme="first command and presets",
         name="the first command goes four times over the data instead of 300 steps",
-        file=f"{FAMILY}/recipe.py",
+        file=f"{FAMILY}/run_settings.py",
         old="epochs=None,\n        steps=300,",
         new="epochs=4,\n        steps=None,",
         tests=(f"{FAMILY_TESTS}/test_forecast.py",),
