@@ -9,14 +9,17 @@ Any script will do whose last line on standard output begins with FINAL. It runs
 python. Then, for each trial, it runs under `holdfast run` in a folder of its own, the signal goes
 to its whole process group as Ctrl-C in a terminal does, and it is started with `--resume auto`
 until it ends. Equal: the FINAL line and all files that the script has written are those of plain
-python. A file that two runs of plain python write differently is not compared.
+python (weights by their values). A file that two runs of plain python write differently is not
+compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -29,6 +32,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
+
+import torch
 
 AT = ("INT:8", "KILL:15", "INT:30", "KILL:45", "INT:50%")
 PATIENCE = 900.0
@@ -121,7 +127,9 @@ def _compared(whole: Whole, script: Path, work: Path, ended: Ended, word: str) -
         return "WRONG", f"{final or 'no FINAL line'!r}, not {whole.final!r} ({word})"
     files = _files(work)
     other = [
-        name for name in sorted(whole.files | files) if whole.files.get(name) != files.get(name)
+        name
+        for name in sorted(whole.files | files)
+        if not _is_same(name, whole.files.get(name), files.get(name))
     ]
     if other:
         with tempfile.TemporaryDirectory() as folder:
@@ -136,6 +144,29 @@ def _compared(whole: Whole, script: Path, work: Path, ended: Ended, word: str) -
     )
     # What began anew says so: it has written a second time, as plain python would have.
     return (word if word == "began anew" else "WRONG"), f"files: {differ}"
+
+
+def _is_same(name: str, one: bytes | None, other: bytes | None) -> bool:
+    """Whether two files hold the same; weights by value, since a pickle says who shared a name."""
+    if one is None or other is None or one == other or not name.endswith((".pt", ".pth")):
+        return one == other
+    try:
+        loaded = [torch.load(io.BytesIO(each), weights_only=True) for each in (one, other)]
+    except (pickle.UnpicklingError, RuntimeError):
+        return False
+    return _is_equal(*loaded)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(_is_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_is_equal, one, other))
+    return repr(one) == repr(other)
 
 
 def _process(command: Sequence[str], work: Path, kill: Kill | None) -> Ended:

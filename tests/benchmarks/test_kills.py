@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from kills import Ended, Outcome, Whole, _compared, plain, planned, table
+import torch
+from kills import Ended, Outcome, Whole, _compared, _is_same, plain, planned, table
 
 SCRIPT = """
 import os
@@ -56,3 +57,16 @@ def test_the_table_counts_trials_and_scripts_that_refuse() -> None:
     text = table([Outcome("a", "INT:8", "equal"), Outcome("a", "KILL:9", "refused", "a | b")])
     assert "2 trials of 1 scripts: 1 equal, 1 refused; scripts with a refusal: 1." in text
     assert "| a | KILL:9 | refused | a / b |" in text
+
+
+def test_weights_are_compared_by_value(tmp_path: Path) -> None:
+    def saved(value: float, *, shared: bool) -> bytes:
+        name = "momentum_buffer"
+        other = name if shared else "".join(name)
+        torch.save([{name: torch.tensor(value)}, {other: 1}], tmp_path / "a.pt")
+        return (tmp_path / "a.pt").read_bytes()
+
+    one, other = saved(0.5, shared=True), saved(0.5, shared=False)
+    assert _is_same("a.pt", one, one + b"") and _is_same("a.pt", one, other)
+    assert not _is_same("a.csv", b"1", b"2") and not _is_same("a.pt", one, b"no weights")
+    assert not _is_same("a.pt", one, saved(0.25, shared=True)) and not _is_same("a.pt", one, None)

@@ -226,6 +226,20 @@ CASES = {
             loss = hidden.sum()
             loss.backward()
         """, "loss.backward()", "hidden carries the graph|train.py:10|hidden.detach()"),
+    "a step in a function": ("""
+        class Mean:
+            value = torch.zeros(4)
+            def update(self, x):
+                self.value = 0.9 * self.value + 0.1 * x.mean(0)
+        net, mean = nn.Linear(4, 4), Mean()
+        def step(x):
+            feats = net(x)
+            loss = (feats - mean.value).square().sum()
+            loss.backward()
+            mean.update(feats)
+        for _ in range(3):
+            step(torch.ones(2, 4))
+        """, "loss.backward()", "earlier step is still part of this loss"),
     "state of a module": ("""
         class Memory(nn.Module):
             def __init__(self):
