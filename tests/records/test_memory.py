@@ -75,7 +75,9 @@ def test_an_evaluation_with_graphs(loop: Loop) -> None:
         if step % 10 == 0:
             judged(loop.model)
     (first, *_) = (r for r in kept(loop) if isinstance(r, memory.EvaluationGraphs))
-    assert first.nodes > 0 and first.step_nodes and first.function == "judged"
+    assert first.nodes > 0 and first.step_nodes
+    # How long lines are followed goes by the clock: the line itself, or the one that led there.
+    assert first.function in ("judged", "test_an_evaluation_with_graphs")
 
 
 def test_workers_that_grow(monkeypatch: pytest.MonkeyPatch, written: Written) -> None:
