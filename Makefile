@@ -84,7 +84,7 @@ recorded := tests/records tests/probes tests/report tests/run tests/config
 TYPED    := $(foreach folder,src tests examples benchmarks models,'$(folder)/*.py') \
             ':!tests/e2e/scripts' ':!tests/e2e/warm'
 
-quick: install style  ## ruff, types of what changed since main, tests of detectors, records, reports: below a minute
+quick: install style  ## ruff, types of what changed since main, tests of detectors, records, reports: about a minute
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target $(QUICK)
 
 changed-types:
