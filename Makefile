@@ -122,9 +122,10 @@ format: install  ## let ruff put the code in order
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-docs: install  ## build docs/detectors and docs/events.md from the classes
+docs: install  ## build docs/detectors, docs/events.md and the imports in the READMEs of the rooms
 	@$(BIN)/python docs/build_detectors.py
 	@$(BIN)/python docs/build_records.py
+	@$(BIN)/python docs/build_rooms.py
 
 prove: install  ## the slow proofs: every drill, every fault, every collection (hours)
 	@$(BIN)/python -m pytest -m 'slow and not gpu'
