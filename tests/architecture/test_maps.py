@@ -74,6 +74,20 @@ def test_a_map_names_every_file_of_its_room_and_no_other(name: str) -> None:
     assert len(page.read_text().splitlines()) <= LONGEST
 
 
+def test_a_file_of_a_folder_without_a_map_belongs_to_the_map_above(tmp_path: Path) -> None:
+    for name in ("__init__.py", "one.py", "mapped/two.py", "mapped/README.md", "plain/three.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert files_of(tmp_path) == {"one.py", "mapped/", "plain/three.py"}
+
+
+def test_a_changed_table_changes_the_map() -> None:
+    text = "# run\n\nWhat it is for.\n"
+    made = builder.with_imports(text, "run", {"types": set(), "run": {"types"}, "cli": {"run"}})
+    assert made == f"{text}\n## Imports\n\nMay import: `types`.\n\nMay be imported by: `cli`.\n"
+    assert builder.with_imports(made, "run", {"run": set()}).count("no other room") == 2
+
+
 def test_the_page_on_architecture_is_two_screens_and_names_what_exists() -> None:
     text = (DOCS / "architecture.md").read_text()
     paths = set(re.findall(r"`([\w./]+/[\w.]*)`", text)) | set(FILES.findall(text))
