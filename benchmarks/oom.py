@@ -43,7 +43,6 @@ from holdfast.config import Settings, WatcherSettings
 from holdfast.faults._budget import Budget
 from holdfast.guard.engine import Engine
 from holdfast.records import Kind
-from holdfast.records.base import step_and_record
 from holdfast.run import Table
 
 STEPS = 8
@@ -250,9 +249,8 @@ class Recorder:
         self.events: list[tuple[str, int, dict[str, Any]]] = []
         self.ring = SimpleNamespace(has_message=False, put=lambda kind, payload: True)
 
-    def event(self, step: int | str, record: Kind | int, data: Any = None) -> None:
+    def event(self, step: int, record: Kind) -> None:
         """Keep one."""
-        step, record = step_and_record(step, record, data)  # Until all kinds are typed.
         self.events.append((record.kind, step, record.to_dict()))
 
     def batch(self, data: dict[str, Any]) -> None:

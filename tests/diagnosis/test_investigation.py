@@ -25,8 +25,8 @@ class Training:
     def scene(self, batches: object, rng: object, loss: object) -> Any:
         return None
 
-    def record_at(self, step: Any, record: Any, data: object = None) -> None:
-        self.told.append(step if isinstance(step, int) else record)
+    def record_at(self, step: int, record: Any) -> None:
+        self.told.append(step)
 
     def explained(self, step: int, cause: Cause) -> None:
         self.told.append(step)

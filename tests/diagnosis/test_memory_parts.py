@@ -18,7 +18,7 @@ def test_parts_are_read_on_steps_further_and_further_apart():
     told = []
     training = SimpleNamespace(
         optimizers=lambda: [(optimizer, []), (optimizer, [])],
-        record=lambda kind, data: told.append((kind, data)),
+        record=told.append,
     )
     parts = MemoryParts(training)  # type: ignore[arg-type]
     parts.step_ended(7)
@@ -27,8 +27,9 @@ def test_parts_are_read_on_steps_further_and_further_apart():
     optimizer.step()
     parts.step_ended(8)
     weights = 4 * (100 * 50 + 50)
-    (kind, data) = told[0]
-    assert kind == "memory_parts" and data["device"] == "cpu"
+    assert told[0].kind == "memory_parts"
+    data = told[0].to_dict()
+    assert data["device"] == "cpu"
     assert data["weights"] == data["gradients"] == weights, "shared parameters count once"
     assert 2 * weights <= data["optimizer_state"] <= 2 * weights + 64
     for step in range(9, 64):
@@ -36,7 +37,7 @@ def test_parts_are_read_on_steps_further_and_further_apart():
     assert len(told) == 1, "nothing has changed"
     optimizer.zero_grad()
     parts.step_ended(64)
-    assert told[-1][1]["gradients"] == 0
+    assert told[-1].gradients == 0
 
 
 def test_an_optimizer_of_an_unknown_kind_ends_nothing():

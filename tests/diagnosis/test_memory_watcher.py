@@ -19,6 +19,7 @@ from torch import nn
 from holdfast.detectors.judge import Judge
 from holdfast.diagnosis.memory import growth, look_schedule
 from holdfast.diagnosis.memory.watcher import MemoryWatch
+from holdfast.records.base import Kind, event_from
 from holdfast.types import Event, Finding, Severity
 
 STEPS = 24
@@ -41,8 +42,8 @@ class Recorded:
     def optimizers(self) -> list[Any]:
         return []
 
-    def record(self, kind: str, data: dict[str, Any]) -> None:
-        event = Event(time=0.0, rank=0, step=self.iteration + 1, kind=kind, data=data)
+    def record(self, record: Kind) -> None:
+        event = event_from(self.iteration + 1, record, rank=0)
         # As it is written down: plain values only.
         self.events.append(Event.from_dict(json.loads(json.dumps(event.to_dict()))))
 

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.diagnosis.memory import worker_lengths, workers
 from holdfast.diagnosis.memory.workers import Private, Workers
+from holdfast.records.base import Kind
 from holdfast.records.memory import WorkerContainer
 
 
@@ -29,7 +30,7 @@ def own(size: int) -> Private:
 
 def test_when_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     grown, looked = 0, []
-    recorded: list[tuple[str, dict[str, Any]]] = []
+    recorded: list[Kind] = []
 
     def container(*_: Any) -> WorkerContainer:
         looked.append(grown)
@@ -37,23 +38,33 @@ def test_when_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(workers, "_private", lambda _pid: own(grown << 20))
     monkeypatch.setattr(worker_lengths, "container", container)
-    watch = Workers(lambda kind, data: recorded.append((kind, data)))
+    watch = Workers(recorded.append)
     iterator = Iterator()
     for _ in range(240):
         grown += 1
         watch.fetched(iterator)
     # With growing distance, and after whole passes over the data.
-    assert [data["steps"] for _, data in recorded] == [48, 64, 80, 104, 120, 152, 160, 200, 240]
-    kind, first = recorded[0]
-    assert kind == "worker_growth" and len(looked) == 1
+    assert [one.to_dict()["steps"] for one in recorded] == [
+        48,
+        64,
+        80,
+        104,
+        120,
+        152,
+        160,
+        200,
+        240,
+    ]
+    first = recorded[0].to_dict()
+    assert recorded[0].kind == "worker_growth" and len(looked) == 1
     assert first["bytes"] == first["least_bytes"] == pytest.approx(1 << 20)
     assert (first["pass_batches"], first["tested"]) == (40, True)
 
 
 def test_workers_that_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded: list[str] = []
+    recorded: list[Kind] = []
     monkeypatch.setattr(workers, "_private", lambda _pid: own(1 << 20))
-    watch = Workers(lambda kind, _data: recorded.append(kind))
+    watch = Workers(recorded.append)
     iterator = Iterator()
     for _ in range(240):
         watch.fetched(iterator)
@@ -64,10 +75,10 @@ def test_a_file_that_is_filled_through_a_mapping_is_no_growth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A cache on disk: its pages are private to the worker that writes them, and the file's."""
-    recorded: list[str] = []
+    recorded: list[Kind] = []
     grown = 0
     monkeypatch.setattr(workers, "_private", lambda _pid: Private(grown << 20, 8 << 20))
-    watch = Workers(lambda kind, _data: recorded.append(kind))
+    watch = Workers(recorded.append)
     iterator = Iterator()
     for _ in range(240):
         grown += 1

@@ -108,7 +108,7 @@ def found(folder: Path, script: str, width: int) -> list[dict[str, Any]]:
     names: dict[str, Any] = {"__name__": "__main__", "WIDTH": width}
     exam = SwallowedErrors(
         lambda: [m for m in names.values() if isinstance(m, nn.Module)],
-        lambda kind, data: told.append({"kind": kind, **data}),
+        lambda found: told.append({"kind": found.kind, **found.to_dict()}),
     )
 
     def fetched() -> None:
@@ -144,7 +144,7 @@ def test_healthy_loops_are_not_told(tmp_path: Path, case: str):
 
 def test_a_loop_that_steps_is_never_followed(tmp_path: Path):
     models_asked: list[int] = []
-    exam = SwallowedErrors(lambda: models_asked.append(1) or [], lambda kind, data: None)
+    exam = SwallowedErrors(lambda: models_asked.append(1) or [], lambda found: None)
     for _ in range(100):
         exam.batches += 1
         assert exam.batches < exam.due

@@ -58,7 +58,7 @@ def test_a_part_that_eval_freezes_is_trained_while_they_rest(make_engine: MakeEn
     told: list[str] = []
     memory = engine.state.watchers.memory
     assert memory is not None
-    memory.evaluation._record = lambda kind, data: told.append(kind)
+    memory.evaluation._record = lambda found: told.append(found.kind)
     for step in range(700):
         if step % 5 == 0:
             engine.trains()

@@ -15,7 +15,7 @@ from holdfast.config import Settings, WatcherSettings
 from holdfast.guard.engine import Engine
 from holdfast.guard.fast.stretch import Stretch
 from holdfast.records import Kind, fault
-from holdfast.records.base import event_from, step_and_record
+from holdfast.records.base import event_from
 from holdfast.records.columns import COLUMNS
 from holdfast.run import Table
 from holdfast.run.checked import event_of
@@ -56,8 +56,7 @@ class MemoryRecorder:
         self.batches: list[dict[str, Any]] = []
         self.tables: dict[str, int] = {}
 
-    def event(self, step: int | str, record: Kind | int, data: Any = None) -> None:
-        step, record = step_and_record(step, record, data)  # Until all kinds are typed.
+    def event(self, step: int, record: Kind) -> None:
         written = event_from(step, record, self.rank)
         self.events.append((record.kind, step, dict(written.data)))
         read = event_of(decode(encode(written.to_dict())))

@@ -19,6 +19,7 @@ from holdfast.launcher import memory_gauge
 from holdfast.launcher.drain import Drain
 from holdfast.launcher.memory_gauge import Ended, MemoryGauge
 from holdfast.records.crash import Died
+from holdfast.records.run import Start
 from holdfast.report import replay
 from holdfast.report.run_list import found_runs, read_row
 from holdfast.run import Recorder, Run
@@ -91,7 +92,7 @@ def recorded(folder: Path, pid: int, **ended: Any) -> tuple[Run, list[str]]:
     """A run whose process was gone without a word, drained as its supervisor does."""
     run = Run.create(folder, {"status": "running", "created": "2026-11-17T12:00:00+00:00"})
     recorder = Recorder(run, 0, pid, "owner", 1 << 16)
-    recorder.event("start", 0, {"pid": pid})
+    recorder.event(0, Start(pid=pid))
     steps = recorder.table("steps", ["loss", "lr"])
     for step in range(5):
         steps.put(step, 1.0 + step, {"loss": 1.0, "lr": 0.1})
@@ -158,7 +159,7 @@ def test_a_process_that_was_not_our_child_counts_only_where_the_kernel_counted(
         folder = tmp_path / str(kills)
         run = Run.create(folder, {"status": "running"})
         recorder = Recorder(run, 0, dead(), "owner", 1 << 16)
-        recorder.event("start", 0, {})
+        recorder.event(0, Start())
         drain = Drain(run, "owner", Settings(), ALL, lambda line: None)
         drain.tick()
         host.kills += kills

@@ -95,7 +95,7 @@ def test_a_loop_that_an_exception_left() -> None:
     assert words.left == LeftLoop(type="ValueError", message="odd", file="train.py", line=3)
     (event,) = words.of_rank(1)
     assert RaisedException.of(event) == raised
-    (event,) = words.completed(error).events
+    (event,) = words.completed(error).of_rank(0)
     assert RaisedException.of(event) == raised.replace(traceback="ValueError: odd")
 
 

@@ -92,7 +92,7 @@ def test_workers_that_grow(monkeypatch: pytest.MonkeyPatch, written: Written) ->
         _dataset = None
 
     monkeypatch.setattr(workers, "_private", private)
-    watch, iterator = Workers(lambda kind, data: written.append((kind, dict(data)))), Iterator()
+    watch, iterator = Workers(lambda one: written.append((one.kind, one.to_dict()))), Iterator()
     for _ in range(64):
         watch.fetched(iterator)
     (first, *_) = read_back(written)
@@ -103,7 +103,7 @@ def test_parts_of_the_memory(written: Written) -> None:
     model = nn.Linear(4, 2)
     optimizers = [(torch.optim.SGD(model.parameters()), [])]
     training: Any = SimpleNamespace(
-        optimizers=lambda: optimizers, record=lambda kind, data: written.append((kind, data))
+        optimizers=lambda: optimizers, record=lambda one: written.append((one.kind, one.to_dict()))
     )
     MemoryParts(training).step_ended(8)
     (sizes,) = read_back(written)
@@ -129,7 +129,7 @@ def test_an_error_that_ends_the_script() -> None:
 
 def test_a_batch_that_was_split_and_a_step_that_was_lost(written: Written) -> None:
     training: Any = SimpleNamespace(
-        record_at=lambda kind, step, data: written.append((kind, data)), parameters=list
+        record_at=lambda step, one: written.append((one.kind, one.to_dict())), parameters=list
     )
     out = OutOfMemory(training, on=True)
     line = code_line(__file__, 1)

@@ -127,16 +127,16 @@ def test_the_last_state(
 
 @pytest.mark.parametrize(("action", "done"), [("lower_lr", True), ("restart", False)])
 def test_what_the_judging_process_asks_for(action: str, done: bool) -> None:
-    told: list[tuple[str, int, dict[str, Any]]] = []
+    told: list[tuple[int, OrderedAction]] = []
     training: Any = SimpleNamespace(record_at=lambda *event: told.append(event))
     alone: Any = SimpleNamespace(begin=lambda: False)
     restoring: Any = SimpleNamespace(lower_rates=lambda: 0.5)
     nobody: Any = None
     orders = Orders(training, restoring, nobody, nobody, nobody, nobody, alone)
     orders.obey({"action": action, "code": "ACME001", "found": 3, "why": ""}, 5)
-    ((word, step, data),) = told
-    taken = OrderedAction.from_dict(data)
-    assert (word, step) == ("action", 5)
+    ((step, taken),) = told
+    assert (taken.kind, step) == ("action", 5)
+    assert OrderedAction.from_dict(taken.to_dict()) == taken
     assert (taken.action, taken.code, taken.found, taken.done) == (action, "ACME001", 3, done)
     assert bool(taken.why) != done
 

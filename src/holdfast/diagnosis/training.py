@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from torch import nn
 from torch.optim import Optimizer
@@ -31,12 +31,10 @@ class Training(Protocol):
         """Every optimizer still alive, with the names of its parameters in their order."""
         ...
 
-    def record_at(
-        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
-    ) -> None:
+    def record_at(self, step: int, record: Kind) -> None:
         """Write an Event of a step."""
         ...
 
-    def record(self, record: Kind | str, data: Mapping[str, Any] | None = None) -> None:
+    def record(self, record: Kind) -> None:
         """Write a measurement down as an Event of the next step: this one's row is written."""
         ...

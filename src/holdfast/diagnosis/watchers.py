@@ -36,7 +36,7 @@ class Watchers:
         # Where no step comes there is no next one that an event could belong to.
         self.swallowed = SwallowedErrors(
             training.models,
-            lambda kind, data: training.record_at(kind, training.iteration, data),
+            lambda record: training.record_at(training.iteration, record),
         )
         """Errors that a loop catches on every batch; asked where no step comes."""
         self.on = self.memory is not None or self.time is not None

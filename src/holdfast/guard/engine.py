@@ -321,11 +321,9 @@ class Engine(EnginePart):
         iteration = self.state.training.iteration
         attempt(self, "recovery", self.state.recovery.new_task, iteration)
 
-    def note(
-        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
-    ) -> None:
+    def note(self, step: int, record: Kind) -> None:
         """Write an Event."""
-        attempt(self, "notes", self.state.training.record_at, step, record, data)
+        attempt(self, "notes", self.state.training.record_at, step, record)
 
     def note_of_script(self, kind: str, data: Mapping[str, Any]) -> None:
         """Write what the script or a plugin notes; a kind of ours must have the data of ours."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..diagnosis.crash.traceback_frames import chain
 from ..diagnosis.crash.traceback_text import text_of
+from ..records.base import Kind, event_from
 from ..records.crash import LeftLoop, RaisedException
 from ..run import Recorder
 from ..types import Event
@@ -16,10 +15,11 @@ from ..types import Event
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """The Events of an exception: itself, and what the watchers say of it."""
+    """The records of an exception: itself, and what the watchers say of it."""
 
     raised: RaisedException
-    events: tuple[Event, ...]
+    records: tuple[tuple[int, Kind], ...]
+    """Each with the step it belongs to, the exception first."""
     _identity: tuple[int, str]
 
     @classmethod
@@ -28,15 +28,10 @@ class LastWords:
         error: BaseException,
         step: int,
         raised: RaisedException,
-        others: Iterable[tuple[str, int, Mapping[str, Any]]],
+        others: Iterable[tuple[int, Kind]],
     ) -> LastWords:
         """Put together what was measured."""
-        told = [(raised.kind, step, raised.to_dict()), *others]
-        now = time.time()
-        events = (
-            Event(time=now, rank=0, step=at, kind=kind, data=dict(data)) for kind, at, data in told
-        )
-        return cls(raised, tuple(events), _identity(error))
+        return cls(raised, ((step, raised), *others), _identity(error))
 
     @property
     def left(self) -> LeftLoop:
@@ -57,18 +52,18 @@ class LastWords:
 
     def completed(self, error: BaseException) -> LastWords:
         """With the whole traceback, once the exception has come all the way out."""
-        first, *others = self.events
+        (step, _), *others = self.records
         raised = self.raised.replace(traceback=text_of(error))
-        return replace(self, raised=raised, events=(replace(first, data=raised.to_dict()), *others))
+        return replace(self, raised=raised, records=((step, raised), *others))
 
     def of_rank(self, rank: int) -> Sequence[Event]:
-        """The Events, in the lane of a rank."""
-        return [replace(event, rank=rank) for event in self.events]
+        """As Events in the lane of a rank."""
+        return [event_from(step, record, rank) for step, record in self.records]
 
     def write(self, recorder: Recorder) -> None:
         """Into the ring of the training, and the traceback into its file."""
-        for event in self.events:
-            recorder.event(event.kind, event.step, event.data)
+        for step, record in self.records:
+            recorder.event(step, record)
         recorder.run.write_traceback(recorder.lane, self.traceback)
 
 

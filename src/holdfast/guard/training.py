@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,7 @@ from ..probes.comparable import Comparability
 from ..probes.host_norms import plain, read_on_host
 from ..probes.model_state import clean
 from ..probes.ranks import ranks
-from ..records import Kind, Note
-from ..records.base import step_and_record
+from ..records import Kind
 from ..records.columns import COLUMNS
 from ..records.nonfinite import Cause
 from ..records.ranks import PassEnds
@@ -126,17 +125,12 @@ class GuardedTraining:
         """The folder of the run; None while it is not open."""
         return None if self.recorder is None else self.recorder.run.path
 
-    def record(self, record: Kind | str, data: Mapping[str, Any] | None = None) -> None:
+    def record(self, record: Kind) -> None:
         """Write a measurement down as an Event of the next step: this one's row is written."""
-        if not isinstance(record, Kind):  # Until all kinds are typed.
-            record = Note(record, data or {})
         self.record_at(self.iteration + 1, record)
 
-    def record_at(
-        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
-    ) -> None:
+    def record_at(self, step: int, record: Kind) -> None:
         """Write an Event of a step."""
-        step, record = step_and_record(step, record, data)  # Until all kinds are typed.
         recorder = self.opened()
         if recorder is not None:
             recorder.event(step, record)

@@ -202,16 +202,6 @@ def event_from(step: int, record: Kind, rank: int) -> Event:
     return Event(time=time.time(), rank=rank, step=step, kind=record.kind, data=record.to_dict())
 
 
-# Until all kinds are typed.
-def step_and_record(
-    step: int | str, record: Kind | int, data: Mapping[str, Any] | None
-) -> tuple[int, Kind]:
-    """What ``(step, record)`` and the earlier ``(kind, step, data)`` say."""
-    if isinstance(record, Kind):
-        return int(step), record
-    return record, Note(str(step), data or {})
-
-
 def _keys(missing: Sequence[str], unknown: Sequence[str]) -> str:
     words = [f"no key {name!r}" for name in missing[:3]]
     words += [f"the unknown key {name[:60]!r}" for name in unknown[:3]]

@@ -52,7 +52,7 @@ class AutomaticCheckpoints:
     def _written(self, step: int, result: CheckpointResult) -> None:
         if result.seconds:
             self.bytes_per_second = (result.bytes or 0) / result.seconds
-        self._training.record_at(result.kind, step, result.to_dict())
+        self._training.record_at(step, result)
 
     @property
     def next_step(self) -> float:

@@ -147,7 +147,7 @@ class GoingBack:
             replayed=trial.replayed,
             asked_by=trial.asked_by,
         )
-        self._training.record_at(result.kind, step, result.to_dict())
+        self._training.record_at(step, result)
 
     def keep(self, trial: Trial, decision: Decision, tried: float, step: int) -> None:
         """The old weights are the better ones: stay with them."""
@@ -226,7 +226,7 @@ class GoingBack:
     def _went_back(self, done: RolledBack, step: int) -> None:
         self._snapshots.forget_after(done.to)
         self._troubles.over(step)
-        self._training.record_at(done.kind, step, done.to_dict())
+        self._training.record_at(step, done)
 
     def _guard(self, facts: Mapping[str, Any]) -> Guarded:
         return next(guard for _, guard in self._training.guards() if guard.index == facts["opt"])

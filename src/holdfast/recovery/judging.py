@@ -147,7 +147,7 @@ class Judging:
             return
         why, instead = self._training.comparability.why, tuple(rule.do)
         observed = only_observed(found, guard.index, why, instead)
-        self._training.record_at(observed.kind, found.step, observed.to_dict())
+        self._training.record_at(found.step, observed)
 
     def _lower(self, guard: Guarded, record: StepRecord, several: bool) -> None:
         """Lower the learning rate after outlier norms; once for those close together."""
@@ -171,21 +171,21 @@ class Judging:
         """
         why = {name: facts[name] for name in ("opt", "norm", "usual") if name in facts}
         lowered = LoweredRate(factor=self._restoring.lower_rates(), asked_by=asked_by, **why)
-        self._training.record_at(lowered.kind, step, lowered.to_dict())
+        self._training.record_at(step, lowered)
 
     def new_level(self, guard: Guarded, step: int, before: float, after: float) -> None:
         """The data has changed: the loss has another level from here on."""
         guard.outliers.learn_anew()
         self._troubles.of(guard).new_level()
         level = NewLossLevel(opt=guard.index, before=before, after=after)
-        self._training.record_at(level.kind, step, level.to_dict())
+        self._training.record_at(step, level)
 
     def new_task(self, step: int) -> None:
         """Something else is learned from here on: a jump of the loss is meant."""
         for _, guard in self._training.guards():
             guard.outliers.forget()
         self._troubles.watches.clear()
-        self._training.record_at(NewTask.kind, step, NewTask().to_dict())
+        self._training.record_at(step, NewTask())
 
 
 def _cause(record: StepRecord) -> str:

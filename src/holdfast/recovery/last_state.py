@@ -269,7 +269,7 @@ class LastState:
         if size >= _LARGE:
             rate = self._recovery.checkpoints.bytes_per_second
             saving = SavingLastState(bytes=size, expected=round(size / rate, 1) if rate else None)
-            self._training.record_at(saving.kind, step, saving.to_dict())
+            self._training.record_at(step, saving)
         meta = {
             "step": step + counted,
             "steps": step + 1,
@@ -289,7 +289,7 @@ class LastState:
         self._record(step, result)
 
     def _record(self, step: int, result: LastStateResult) -> None:
-        self._training.record_at(result.kind, step, result.to_dict())
+        self._training.record_at(step, result)
 
 
 def _has_weights(tree: Mapping[str, Any]) -> bool:

@@ -65,7 +65,7 @@ class Orders:
             ending = Ending(code, why, step)
         else:
             taken = taken.replace(done=False, why="this action cannot be taken later")
-        self._training.record_at(taken.kind, step, taken.to_dict())
+        self._training.record_at(step, taken)
         return ending
 
     def agreed(

@@ -35,9 +35,7 @@ Place = Callable[[], CodeLine]
 class Skippable(Protocol):
     """What is asked of the training."""
 
-    def record_at(
-        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
-    ) -> None:
+    def record_at(self, step: int, record: Kind) -> None:
         """Write an Event of a step."""
         ...
 
@@ -200,7 +198,7 @@ class OutOfMemory:
         self._source = weakref.ref(source) if self.again else None
         self.held = bool(self.again)
         lost = LostStep(batches=len(self.again), **vars(self.split.place))
-        self._training.record_at(lost.kind, step, lost.to_dict())
+        self._training.record_at(step, lost)
 
     def next_batch(self, iterator: Any) -> tuple[Batch, Any] | None:
         """A batch of a lost step; mostly None."""
@@ -237,7 +235,7 @@ class OutOfMemory:
                 **({} if first.place is None else vars(first.place)),
             )
         split = split.replace(first=not self._told)
-        self._training.record_at(split.kind, step, split.to_dict())
+        self._training.record_at(step, split)
         self._told = True
 
 

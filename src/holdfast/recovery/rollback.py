@@ -366,4 +366,4 @@ class Recovery:
         self.snapshots.close()
         if self.snapshots.count:
             totals = self.snapshots.totals()
-            self._training.record_at(totals.kind, self._training.iteration, totals.to_dict())
+            self._training.record_at(self._training.iteration, totals)

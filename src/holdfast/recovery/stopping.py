@@ -69,7 +69,7 @@ class Stopping:
         except Exception as error:
             self._training.failure("saving the last good state", error)
         stopped = RunStopped(code=ending.code, why=ending.why, checkpoint=saved)
-        self._training.record_at(RunStopped.kind, ending.step, stopped.to_dict())
+        self._training.record_at(ending.step, stopped)
         place = f"; the last good state is in {saved}" if saved else ""
         raise Stopped(f"holdfast: stopped at step {ending.step}: {ending.why}{place}")
 

@@ -173,7 +173,7 @@ class Together:
             elif asked.kind == ROLLBACK:
                 found, opt = suspicion_of(asked.facts), asked.facts["opt"]
                 observed = only_observed(found, opt, refused.why, (ROLLBACK,), asked.rank)
-                self._training.record_at(observed.kind, step, observed.to_dict())
+                self._training.record_at(step, observed)
         return [refused.question for refused in news]
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -110,9 +110,7 @@ class Training(Protocol):
         """The folder of the run; None while it is not open."""
         ...
 
-    def record_at(
-        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
-    ) -> None:
+    def record_at(self, step: int, record: Kind) -> None:
         """Write an Event of a step."""
         ...
 

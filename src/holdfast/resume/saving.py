@@ -152,7 +152,7 @@ class Saving:
         script = os.path.abspath(sys.argv[0]) if sys.argv else ""
         own = source.loads_optimizer(script)
         check = ResumeCheck(accepted=accepted, reason=reason, file=file, line=line, own=own)
-        self._training.record_at(check.kind, step, check.to_dict())
+        self._training.record_at(step, check)
 
     def _take(self, steps: int, frame: FrameType, guard: Decisions | None) -> dict[str, Any]:
         passes = self._passes

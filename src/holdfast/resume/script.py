@@ -89,7 +89,7 @@ class ScriptResume:
     def _tell_notes(self) -> None:
         noted, self._noted = self._noted, []
         for opened in noted:
-            self._training.record_at(opened.kind, 0, opened.to_dict())
+            self._training.record_at(0, opened)
 
     @property
     def pending(self) -> bool:
@@ -276,7 +276,7 @@ class ScriptResume:
             self.decisions.restore(coming.saved["decisions"], feeds)
         steps = int(coming.saved["steps"])
         resumed = Resumed(file=str(coming.path), step=steps, exact=True, why="")
-        self._training.record_at(resumed.kind, steps, resumed.to_dict())
+        self._training.record_at(steps, resumed)
 
     # ------------------------------------------------------------------ while a script catches up
 

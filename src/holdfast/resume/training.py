@@ -30,9 +30,7 @@ class Training(Protocol):
         """Every optimizer still alive."""
         ...
 
-    def record_at(
-        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
-    ) -> None:
+    def record_at(self, step: int, record: Kind) -> None:
         """Write an Event of a step."""
         ...
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.records import Kind
-from holdfast.records.base import event_from, step_and_record
+from holdfast.records.base import event_from
 from holdfast.redaction import hide_known_in
 from holdfast.run.folder import Run
 from holdfast.run.jsonl import decode, encode
@@ -37,11 +37,8 @@ class Recorder:
         self.ring = Ring.create(run.ring_path(self.lane), capacity, owner=owner, pid=pid)
         self._tables = FIRST_ROW
 
-    def event(
-        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
-    ) -> None:
+    def event(self, step: int, record: Kind) -> None:
         """Something happened once."""
-        step, record = step_and_record(step, record, data)  # Until all kinds are typed.
         event = event_from(step, record, self.rank)
         self.ring.put(EVENT, encode(hide_known_in(event.to_dict())))
 

@@ -97,7 +97,7 @@ class LoopCheckpoints:
         why = "; ".join([*self._why, *([self.position.why] if self.position.why else [])])
         (file, step), self._resumed = self._resumed, None
         resumed = Resumed(file=str(file), step=step, exact=not why, why=why)
-        self._engine.note(resumed.kind, step, resumed.to_dict())
+        self._engine.note(step, resumed)
 
     # ------------------------------------------------------------------ the loop
 
@@ -218,7 +218,7 @@ class LoopCheckpoints:
         return None if run is None else run.path
 
     def _told(self, step: int, result: CheckpointResult) -> None:
-        self._engine.note(result.kind, step, result.to_dict())
+        self._engine.note(step, result)
 
     def _level(self) -> dict[str, float]:
         values = [float(loss) for loss in self._losses]

@@ -207,7 +207,7 @@ class RecordedRun:
             left = self.engine.last_words(error)
             if self.run is not None:
                 place = left.left
-                self.engine.note(place.kind, self.engine.steps, place.to_dict())
+                self.engine.note(self.engine.steps, place)
             self.engine.close()
         if left is not None:
             self._left = True

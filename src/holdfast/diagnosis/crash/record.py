@@ -16,5 +16,5 @@ def ends_the_run(error: object) -> bool:
 
 def record(recorder: Recorder, step: int, facts: RaisedException) -> None:
     """Write both."""
-    recorder.event(RaisedException.kind, step, facts.to_dict())
+    recorder.event(step, facts)
     recorder.run.write_traceback(recorder.lane, facts.traceback or "")

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...records.base import Kind
 from ...records.crash import SwallowedException
 from ...redaction import redact_text
 from ..dynamo import hide
@@ -54,7 +55,7 @@ class SwallowedErrors:
     """
 
     def __init__(
-        self, models: Callable[[], list[nn.Module]], record: Callable[[str, dict[str, Any]], None]
+        self, models: Callable[[], list[nn.Module]], record: Callable[[Kind], None]
     ) -> None:
         self.batches = 0
         """Batches since the last step; whoever counts them calls ``look`` when it is due."""
@@ -110,7 +111,7 @@ class SwallowedErrors:
                 message=redact_text(last.message[:4000])[:400],
                 batches=self.batches - 1,
             )
-            self._record(found.kind, found.to_dict())
+            self._record(found)
 
     def _end(self) -> None:
         if sys.gettrace() == self._call:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ...records.base import Kind
 from ...records.memory import EvaluationGraphs
 from ..dynamo import compilations
 from ..watchpoint import Change, Watchpoint
@@ -117,13 +118,13 @@ class Evaluation:
     """The evaluations of one process.
 
     Args:
-        record: takes the kind of an event and its data.
+        record: takes a measurement.
         models: the models that are trained, as far as they are known.
     """
 
     def __init__(
         self,
-        record: Callable[[str, dict[str, Any]], None],
+        record: Callable[[Kind], None],
         models: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         self._record, self._models = record, models
@@ -259,7 +260,7 @@ class Evaluation:
             batches=window.batches,
             **vars(line),
         )
-        self._record(record.kind, record.to_dict())
+        self._record(record)
 
 
 def _most(changes: Sequence[Change]) -> list[Change]:

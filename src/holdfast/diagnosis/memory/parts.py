@@ -35,7 +35,7 @@ class MemoryParts:
             return
         if parts.weights and _differs(parts, self._last):
             self._last = parts
-            self._training.record(parts.kind, parts.to_dict())
+            self._training.record(parts)
 
     def _measured(self) -> PartSizes:
         weights, gradients, state, device = 0, 0, 0, ""

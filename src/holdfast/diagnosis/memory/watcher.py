@@ -145,4 +145,4 @@ class MemoryWatch:
     def _grown(self, record: ValueGrowth | GraphChain, value: Any) -> None:
         built = self.evaluation.built(newest(value))
         record = record.replace(in_evaluation=built, heap_slope=self._heap.slope())
-        self._training.record(record.kind, record.to_dict())
+        self._training.record(record)

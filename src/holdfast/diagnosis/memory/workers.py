@@ -9,6 +9,7 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from ...records.base import Kind
 from ...records.memory import WorkerContainer, WorkerMemory
 from ..throughput import worker_samples
 from . import worker_lengths
@@ -27,10 +28,10 @@ class Workers:
     """The workers of the loader that is at work.
 
     Args:
-        record: takes the kind of an event and its data.
+        record: takes a measurement.
     """
 
-    def __init__(self, record: Callable[[str, dict[str, Any]], None]) -> None:
+    def __init__(self, record: Callable[[Kind], None]) -> None:
         self._record = record
         self._iterator: Callable[[], Any] = lambda: None
         self._fetched = 0
@@ -100,7 +101,7 @@ class Workers:
             pass_batches=whole,
             **vars(found),
         )
-        self._record(record.kind, record.to_dict())
+        self._record(record)
 
 
 def batches(iterator: Any) -> int:

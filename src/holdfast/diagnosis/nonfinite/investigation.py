@@ -86,9 +86,7 @@ class PoisonedTraining(Protocol):
         """The models, their names and the batch."""
         ...
 
-    def record_at(
-        self, step: int | str, record: Kind | int, data: Mapping[str, Any] | None = None
-    ) -> None:
+    def record_at(self, step: int, record: Kind) -> None:
         """Write an Event of a step."""
         ...
 
@@ -340,7 +338,7 @@ class Investigation:
             self._left = 1
             self.alert = 0
             again = BatchReplay(batches=len(held))
-            self._training.record_at(BatchReplay.kind, incident.step, again.to_dict())
+            self._training.record_at(incident.step, again)
 
     def _watch(self) -> None:
         self._observer = provenance.observer_of(self._scene())

@@ -101,7 +101,7 @@ class TimeWatch:
             self._reading = False
             if (ledger := host_reads.end()) is not None:
                 told = ledger.measured(self._times.measured())
-                self._training.record(told.kind, told.to_dict())
+                self._training.record(told)
         if record.opt != self._optimizer:
             self._new_stage(record.opt)
         if not self._recompiles.attached and "torch._dynamo" in sys.modules:
@@ -109,7 +109,7 @@ class TimeWatch:
         if self._recompiles.news:
             for compiled in self._recompiles.look():
                 told = compiled.measured(self._times.seconds)
-                self._training.record(told.kind, told.to_dict())
+                self._training.record(told)
             return  # a step with a compilation in it says nothing about the others
         if self._exam is not None:
             self._examined(self._exam, record, frame)
@@ -161,7 +161,7 @@ class TimeWatch:
             self._exam = None
             if self._feed.source is not None and ranks() == 1:
                 told = exam.look(self._feed, self._lines)
-                self._training.record(told.kind, told.to_dict())
+                self._training.record(told)
 
     def _looked_at_lines(self, exam: LineExam, record: StepRecord) -> None:
         if self._clock.home is None and exam.home is not None:
@@ -175,7 +175,7 @@ class TimeWatch:
                 before, self._registered = self._registered, now.counts.registered
                 now.counts = now.counts.replace(registered_before=before)
             told = exam.measured(now, self._reference, self._feed, ranks())
-            self._training.record(told.kind, told.to_dict())
+            self._training.record(told)
         # The first look shows ordinary steps, whatever has ordered it: one more would say no more.
         first = self._reference is None and exam.ordinary
         if first:

@@ -74,7 +74,7 @@ class EndHooks(EnginePart):
             gave_up=None if gave_up is None else str(gave_up),
         )
         following = self._training.iteration + 1
-        others = [(record.kind, following, record.to_dict()) for record in found]
+        others = [(following, record) for record in found]
         return LastWords.of(error, self._position.steps, facts, others)
 
     @fail_open("last state")
