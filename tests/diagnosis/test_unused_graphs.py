@@ -13,9 +13,9 @@ import torch
 
 from holdfast.detectors.evaluation_with_graph import EvaluationWithGraph
 from holdfast.diagnosis.memory import unused_graphs
-from holdfast.diagnosis.source.loops import function_at
-from holdfast.diagnosis.source.training_calls import training_in
 from holdfast.records.memory import EvaluationGraphs
+from holdfast.source.statements import function_at
+from holdfast.source.training_calls import training_in
 
 HEAD = """
 import torch

@@ -13,10 +13,12 @@ from collections.abc import Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
-from ..diagnosis.source import owner
-from ..diagnosis.source.files import kind_of, short_name
-from ..diagnosis.source.place import forget_locals, frames_from
-from . import source
+from ..source import ownership
+from ..source.assignments import first_line_of
+from ..source.frames import forget_locals, frames_from
+from ..source.loops import in_comprehension
+from ..source.ownership import kind_of
+from ..source.paths import short_name
 from .refusal import RefusedError
 
 # Between a loop and its loader these only hand on what they get.
@@ -38,7 +40,7 @@ def check_reader(frame: FrameType | None) -> None:
             line, function = one.f_lineno, scope_line(one)
             name = one.f_code.co_name
             if name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>") or (
-                source.in_comprehension(file, function, line)
+                in_comprehension(file, function, line)
             ):
                 raise RefusedError("a comprehension reads the loader", file, line)
             return
@@ -131,7 +133,7 @@ def put_locals(frame: FrameType, given: Mapping[str, Any]) -> None:
 def user_modules() -> dict[str, ModuleType]:
     """The modules of the user's own code that have a file to read."""
     found: dict[str, ModuleType] = {}
-    for name in owner.user_modules():
+    for name in ownership.user_modules():
         module = sys.modules.get(name)
         # torch has modules of a kind of its own that name files which are none.
         if module is None or type(module) is not ModuleType or name == "sitecustomize":
@@ -147,7 +149,7 @@ def place_of(frames: list[FrameType], root: str, name: str) -> tuple[str, int]:
     if root.startswith("module "):
         module = user_modules().get(root.removeprefix("module "))
         file = str(getattr(module, "__file__", ""))
-        return file, source.line_of(file, 0, name) if file else 0
+        return file, first_line_of(file, 0, name) if file else 0
     frame = frames[int(root)]
     file = frame.f_code.co_filename
-    return file, source.line_of(file, scope_line(frame), name)
+    return file, first_line_of(file, scope_line(frame), name)

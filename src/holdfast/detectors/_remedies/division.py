@@ -10,12 +10,12 @@ import ast
 import re
 
 from ...records.nonfinite import Cause, TensorStats
+from ...source.edits import Statement
 from .cause import input_of, is_integral, largest_of, limit_of, name_of, statement_of
 from .changes import clamped, clamped_elsewhere
 from .masking import behind_mask
 from .prescription import Change, Remedy, amount, epsilon, only, places, prescribe
 from .sites import Site, called, constant, radicand, simple, sites, without_views
-from .source import Statement
 
 # Functions whose result is never below zero.
 _POSITIVE = {

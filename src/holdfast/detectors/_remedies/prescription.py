@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...records.nonfinite import Cause
+from ...source.diffs import unified
+from ...source.edits import Edit
 from .cause import is_half, name_of, statement_of
 from .sites import Site, sites
-from .source import Edit, unified
 
 # Confidence by how the cause was found; guesses.
 _HOW = {"replay": 1.0, "next": 0.85, "carried": 1.0}

@@ -13,7 +13,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .source import Statement
+from ...source.edits import Statement
 
 # Names under which a function of torch is called; everything else before the dot is a tensor.
 _MODULES = {"torch", "th", "F", "nn", "functional", "special", "linalg"}
