@@ -1,4 +1,4 @@
-"""Lines that give a name its value, and names that may change."""
+"""Lines that give a name its value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from holdfast.source.assignments import (
     attribute_line,
     attribute_of_class,
-    changed_names,
     first_assigned,
     first_line_of,
 )
@@ -38,12 +37,3 @@ def test_the_line_that_gives_a_name_its_value(tmp_path: Path):
     assert attribute_of_class(file, "Net", "scale") == 5, "of self, not of another"
     assert attribute_of_class(file, "Net", "head") == 9, "a tuple is not looked into"
     assert attribute_of_class(file, "Other", "head") == 0
-
-
-def test_names_that_are_changed_somewhere(tmp_path: Path):
-    path = tmp_path / "script.py"
-    path.write_text(
-        "self.seen.append(1)\nrows[3] = 2\nn += 1\nrandom.shuffle(order)\nprint(kept)\n"
-    )
-    names = changed_names(str(path))
-    assert {"seen", "rows", "n", "order"} <= names and "kept" not in names

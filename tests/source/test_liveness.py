@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.source.liveness import dead_at
+from holdfast.source.liveness import changed_names, dead_at
 
 from .conftest import place
 
@@ -92,3 +92,12 @@ def test_of_an_expression_too_deep_to_follow_everything_is_kept(tmp_path):
     path = tmp_path / "deep.py"
     path.write_text("x = 1\nfor i in range(3):\n    y = " + " + ".join(["x"] * 900) + "\n")
     assert dead_at(str(path), 0, 2) == frozenset()
+
+
+def test_names_that_are_changed_somewhere(tmp_path: Path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "self.seen.append(1)\nrows[3] = 2\nn += 1\nrandom.shuffle(order)\nprint(kept)\n"
+    )
+    names = changed_names(str(path))
+    assert {"seen", "rows", "n", "order"} <= names and "kept" not in names

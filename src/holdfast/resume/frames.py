@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
+from .. import source
 from ..source import ownership
-from ..source.assignments import first_line_of
-from ..source.frames import forget_locals, frames_from
-from ..source.loops import in_comprehension
+from ..source.frames import forget_locals, frames_from, user_frames
 from ..source.ownership import kind_of
 from ..source.paths import short_name
 from .refusal import RefusedError
@@ -27,8 +26,7 @@ _HAND_ON = ("tqdm",)
 
 def chain(frame: FrameType | None) -> list[FrameType]:
     """The user's frames, the outermost first."""
-    found = [f for f in frames_from(frame) if kind_of(f.f_code.co_filename) == "user"]
-    return found[::-1]
+    return list(user_frames(frame))[::-1]
 
 
 def check_reader(frame: FrameType | None) -> None:
@@ -40,7 +38,7 @@ def check_reader(frame: FrameType | None) -> None:
             line, function = one.f_lineno, scope_line(one)
             name = one.f_code.co_name
             if name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>") or (
-                in_comprehension(file, function, line)
+                source.in_comprehension(file, function, line)
             ):
                 raise RefusedError("a comprehension reads the loader", file, line)
             return
@@ -149,7 +147,7 @@ def place_of(frames: list[FrameType], root: str, name: str) -> tuple[str, int]:
     if root.startswith("module "):
         module = user_modules().get(root.removeprefix("module "))
         file = str(getattr(module, "__file__", ""))
-        return file, first_line_of(file, 0, name) if file else 0
+        return file, source.first_line_of(file, 0, name) if file else 0
     frame = frames[int(root)]
     file = frame.f_code.co_filename
-    return file, first_line_of(file, scope_line(frame), name)
+    return file, source.first_line_of(file, scope_line(frame), name)

@@ -14,7 +14,7 @@ import sys
 from types import FrameType, GeneratorType
 from typing import Any, NamedTuple
 
-from ..source.loops import asks_alone, blocks_around, in_handler
+from .. import source
 from .frames import scope_line, user_modules
 from .refusal import RefusedError
 
@@ -68,9 +68,9 @@ def loops_of(frame: FrameType, number: int, head: int, *, more: int = 0) -> list
     if frame.f_code.co_name == "<genexpr>":  # one iterator for each of its loops
         loop = ast.For(ast.Name("items"), ast.Name("..."), [], [], lineno=frame.f_lineno)
         return [LoopAt(number, loop.lineno, _iterator(one, loop, file)) for one in words]
-    around = blocks_around(file, scope_line(frame), frame.f_lineno, head)
+    around = source.blocks_around(file, scope_line(frame), frame.f_lineno, head)
     kept = [one for one in around for _ in range(_kept(one))]
-    if len(words) < len(kept) + more or in_handler(file, scope_line(frame), frame.f_lineno):
+    if len(words) < len(kept) + more or source.in_handler(file, scope_line(frame), frame.f_lineno):
         text = "the call that the training runs in is in an except or a finally"
         raise RefusedError(f"{text}: move it out", file, frame.f_lineno)
     loops = [
@@ -93,15 +93,15 @@ def loops_asking(frame: FrameType, number: int) -> list[LoopAt]:
     code, line = frame.f_code, frame.f_lineno
     file, function = code.co_filename, scope_line(frame)
     if dis.opname[code.co_code[frame.f_lasti]] == "FOR_ITER":
-        around = blocks_around(file, function, line, line)
+        around = source.blocks_around(file, function, line, line)
         reading = next((one for one in reversed(around) if isinstance(one, ast.For)), None)
         around = tuple(one for one in around if one is not reading)
-    elif asks_alone(file, function, line):
-        around = blocks_around(file, function, line, 0)
+    elif source.asks_alone(file, function, line):
+        around = source.blocks_around(file, function, line, 0)
     else:
         text = "a batch is asked for amid an expression: give it to a variable first"
         raise RefusedError(text, file, line)
-    if any(in_handler(file, function, one.lineno) for one in around):
+    if any(source.in_handler(file, function, one.lineno) for one in around):
         raise RefusedError("a batch is asked for in an except or finally", file, line)
     kept = [one for one in around for _ in range(_kept(one))]
     words = _stack(frame, len(kept))

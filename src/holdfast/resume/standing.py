@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from .. import source
 from ..source.frames import frames_from
-from ..source.loops import for_at
 from ..source.ownership import kind_of
 from ..source.paths import short_name
 from . import iterators
@@ -137,4 +137,4 @@ def _unknown(one: LoopAt, frames: list[FrameType], what: str) -> RefusedError:
     file = frames[one.frame].f_code.co_filename
     if one.cell:
         return RefusedError(f"the line has a place that cannot be saved{what}", file, one.line)
-    return unknown(for_at(file, one.line), file, what)
+    return unknown(source.for_at(file, one.line), file, what)

@@ -1,22 +1,14 @@
-"""The line that gives a name its value, and the names whose values may change."""
+"""The line that gives a name its value."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from functools import lru_cache
 
 from .files import nodes_of
 from .ownership import kind_of
 from .statements import scope_at, statements
-from .syntax import called, dotted, is_named, last_name, targets_of
-
-_MUTATORS = {
-    *("append", "extend", "insert", "pop", "remove", "clear", "update", "add", "sort", "reverse"),
-    *("setdefault", "appendleft", "popleft", "discard", "rotate", "put", "push", "fill"),
-    *("resize", "shuffle"),
-}
-_MUTATES_ARGUMENTS = ("shuffle", "heappush", "heappop")
+from .syntax import dotted, is_named, targets_of
 
 
 @lru_cache(maxsize=256)
@@ -61,33 +53,3 @@ def attribute_of_class(file: str, name: str, attribute: str) -> int:
             ):
                 return inner.lineno
     return 0
-
-
-@lru_cache(maxsize=64)
-def changed_names(file: str) -> frozenset[str]:
-    """Last names of whatever a function or a loop of a file may change in place or assign."""
-    return frozenset(
-        name for node in nodes_of(file) for target in _changed(node) for name in _last_names(target)
-    )
-
-
-def _changed(node: ast.AST) -> Iterator[ast.expr]:
-    if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For):
-        yield from targets_of(node)
-    elif isinstance(node, ast.Delete):
-        yield from node.targets
-    elif isinstance(node, ast.Call):
-        name = called(node)
-        if isinstance(node.func, ast.Attribute) and (name in _MUTATORS or name.endswith("_")):
-            yield node.func.value
-        if name in _MUTATES_ARGUMENTS:
-            yield from node.args
-
-
-def _last_names(target: ast.expr) -> Iterator[str]:
-    for one in ast.walk(target) if isinstance(target, ast.Tuple | ast.List) else (target,):
-        inner = one
-        while isinstance(inner, ast.Subscript | ast.Starred):
-            inner = inner.value
-        if name := last_name(inner):
-            yield name

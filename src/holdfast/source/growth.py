@@ -135,7 +135,7 @@ def _caps(node: ast.If, name: str) -> bool:
         return False
     counted = [s.target for s in node.body if isinstance(s, ast.AugAssign)]
     names = map(last_name, counted)
-    if any(n and mentions(compared, n) for n in names) and _fills(node.body, name):
+    if any(mentions(compared, counter) for counter in names) and _fills(node.body, name):
         return True  # what is compared with a limit is counted up
     lengths = [
         isinstance(side, ast.Call) and is_named(side.func, "len") and mentions(side, name)

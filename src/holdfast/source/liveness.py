@@ -1,4 +1,4 @@
-"""Which variables of a scope can be read again after a line.
+"""Which variables of a scope can be read again after a line, and which names may change.
 
 The answers err on the side of "read again": a value that is kept in vain costs a little room, one
 that is not kept makes a resumed run wrong.
@@ -7,14 +7,30 @@ that is not kept makes a resumed run wrong.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 from .files import nodes_of
 from .statements import scope_at
-from .syntax import COMPREHENSIONS, FUNCTIONS, LOOPS, WITHS, blocks_of, holds, targets_of
+from .syntax import (
+    COMPREHENSIONS,
+    FUNCTIONS,
+    LOOPS,
+    WITHS,
+    blocks_of,
+    called,
+    holds,
+    last_name,
+    targets_of,
+)
 
+_MUTATORS = {
+    *("append", "extend", "insert", "pop", "remove", "clear", "update", "add", "sort", "reverse"),
+    *("setdefault", "appendleft", "popleft", "discard", "rotate", "put", "push", "fill"),
+    *("resize", "shuffle"),
+}
+_MUTATES_ARGUMENTS = ("shuffle", "heappush", "heappop")
 # Functions by which a scope reads variables without naming them.
 _READS_ALL = ("locals", "globals", "vars", "dir", "eval", "exec")
 _CALLABLES = FUNCTIONS | ast.Lambda
@@ -47,6 +63,36 @@ def _dead(
             shared.update(node.names)
     own = _joined(body).stored - shared
     return frozenset(name for name in own if not _read_on(body, name, line))
+
+
+@lru_cache(maxsize=64)
+def changed_names(file: str) -> frozenset[str]:
+    """Last names of whatever a function or a loop of a file may change in place or assign."""
+    return frozenset(
+        name for node in nodes_of(file) for target in _changed(node) for name in _last_names(target)
+    )
+
+
+def _changed(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For):
+        yield from targets_of(node)
+    elif isinstance(node, ast.Delete):
+        yield from node.targets
+    elif isinstance(node, ast.Call):
+        name = called(node)
+        if isinstance(node.func, ast.Attribute) and (name in _MUTATORS or name.endswith("_")):
+            yield node.func.value
+        if name in _MUTATES_ARGUMENTS:
+            yield from node.args
+
+
+def _last_names(target: ast.expr) -> Iterator[str]:
+    for one in ast.walk(target) if isinstance(target, ast.Tuple | ast.List) else (target,):
+        inner = one
+        while isinstance(inner, ast.Subscript | ast.Starred):
+            inner = inner.value
+        if name := last_name(inner):
+            yield name
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from .files import nodes_of
 from .statements import own_statements, scope_at, statement_at
-from .syntax import COMPREHENSIONS, LOOPS, WITHS, holds
+from .syntax import COMPREHENSIONS, LOOPS, WITHS, holds, is_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def asks_alone(file: str, function: int, line: int) -> bool:
             break
     if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
         return False
-    return value.func.id == "next" and all(_is_path(one) for one in value.args[:1])
+    return value.func.id == "next" and all(is_path(one) for one in value.args[:1])
 
 
 @lru_cache(maxsize=256)
@@ -134,9 +134,3 @@ def _span(node: ast.stmt) -> tuple[int, int]:
 
 def _outermost_first(node: ast.stmt) -> tuple[int, int]:
     return node.lineno, -(node.end_lineno or 0)
-
-
-def _is_path(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name)

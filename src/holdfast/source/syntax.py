@@ -88,6 +88,13 @@ def mentions(node: ast.AST | None, name: str) -> bool:
     return node is not None and any(is_named(part, name) for part in ast.walk(node))
 
 
+def is_path(node: ast.expr) -> bool:
+    """Whether an expression is a variable or an attribute of one, which nothing is called for."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
 def dotted(node: ast.expr) -> str:
     """All of a name, with ``?`` for what has none: ``?.mean`` of ``f(x).mean``."""
     parts: list[str] = []
