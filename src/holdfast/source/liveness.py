@@ -19,9 +19,7 @@ from .syntax import (
     LOOPS,
     WITHS,
     blocks_of,
-    called,
     holds,
-    last_name,
     targets_of,
 )
 
@@ -30,7 +28,6 @@ _MUTATORS = {
     *("setdefault", "appendleft", "popleft", "discard", "rotate", "put", "push", "fill"),
     *("resize", "shuffle"),
 }
-_MUTATES_ARGUMENTS = ("shuffle", "heappush", "heappop")
 # Functions by which a scope reads variables without naming them.
 _READS_ALL = ("locals", "globals", "vars", "dir", "eval", "exec")
 _CALLABLES = FUNCTIONS | ast.Lambda
@@ -68,22 +65,25 @@ def _dead(
 @lru_cache(maxsize=64)
 def changed_names(file: str) -> frozenset[str]:
     """Last names of whatever a function or a loop of a file may change in place or assign."""
-    return frozenset(
-        name for node in nodes_of(file) for target in _changed(node) for name in _last_names(target)
-    )
-
-
-def _changed(node: ast.AST) -> Iterator[ast.expr]:
-    if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For):
-        yield from targets_of(node)
-    elif isinstance(node, ast.Delete):
-        yield from node.targets
-    elif isinstance(node, ast.Call):
-        name = called(node)
-        if isinstance(node.func, ast.Attribute) and (name in _MUTATORS or name.endswith("_")):
-            yield node.func.value
-        if name in _MUTATES_ARGUMENTS:
-            yield from node.args
+    found: set[str] = set()
+    for node in nodes_of(file):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign | ast.Delete):
+            targets = list(node.targets)
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For):
+            targets = [node.target]
+        elif isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Attribute):
+                if called.attr in _MUTATORS or called.attr.endswith("_"):
+                    targets = [called.value]
+                if called.attr in ("shuffle", "heappush", "heappop"):
+                    targets += node.args
+            elif isinstance(called, ast.Name) and called.id in ("shuffle", "heappush", "heappop"):
+                targets = list(node.args)
+        for target in targets:
+            found.update(_last_names(target))
+    return frozenset(found)
 
 
 def _last_names(target: ast.expr) -> Iterator[str]:
@@ -91,8 +91,10 @@ def _last_names(target: ast.expr) -> Iterator[str]:
         inner = one
         while isinstance(inner, ast.Subscript | ast.Starred):
             inner = inner.value
-        if name := last_name(inner):
-            yield name
+        if isinstance(inner, ast.Attribute):
+            yield inner.attr
+        elif isinstance(inner, ast.Name):
+            yield inner.id
 
 
 @dataclass(frozen=True, slots=True)
