@@ -13,16 +13,9 @@ from functools import lru_cache
 
 from .files import nodes_of
 from .statements import scope_at
-from .syntax import (
-    COMPREHENSIONS,
-    FUNCTIONS,
-    LOOPS,
-    WITHS,
-    blocks_of,
-    holds,
-    targets_of,
-)
+from .syntax import COMPREHENSIONS, FUNCTIONS, LOOPS, WITHS, blocks_of, holds, targets_of
 
+_CALLABLES = FUNCTIONS | ast.Lambda
 _MUTATORS = {
     *("append", "extend", "insert", "pop", "remove", "clear", "update", "add", "sort", "reverse"),
     *("setdefault", "appendleft", "popleft", "discard", "rotate", "put", "push", "fill"),
@@ -30,7 +23,6 @@ _MUTATORS = {
 }
 # Functions by which a scope reads variables without naming them.
 _READS_ALL = ("locals", "globals", "vars", "dir", "eval", "exec")
-_CALLABLES = FUNCTIONS | ast.Lambda
 
 
 @lru_cache(maxsize=256)
