@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from .edits import ATOMS, Edit, Statement
@@ -33,6 +33,16 @@ def unified(old: str, new: str, *, file: str, line: int, indent: str) -> str:
     return "\n".join(lines)
 
 
+def indent_of(code: str, first: int, excerpt: Iterable[tuple[object, object]]) -> str:
+    """The indentation that a statement has in its file, read from the lines around it."""
+    bare = code.split("\n", 1)[0].strip()
+    for number, text in excerpt:
+        line = str(text)
+        if number == first and line.strip() == bare:
+            return line[: len(line) - len(line.lstrip())]
+    return ""
+
+
 def source_in(data: Mapping[str, Any]) -> dict[str, Any]:
     """Statement, function and the lines around it, as reports show them; empty where unknown."""
     return {name: data[name] for name in _KEPT if data.get(name)} if data.get("code") else {}
@@ -43,7 +53,8 @@ def replaced(data: Mapping[str, Any], new: str) -> str:
     code, file = _code(data), str(data.get("file") or "")
     if not new or not code or new == code or not file:
         return ""
-    return unified(code, new, file=file, line=_first(data), indent=_indent(data))
+    indent = indent_of(code, _first(data), _excerpt(data))
+    return unified(code, new, file=file, line=_first(data), indent=indent)
 
 
 def followed_by(data: Mapping[str, Any], added: str) -> str:
@@ -141,13 +152,9 @@ def _first(data: Mapping[str, Any]) -> int:
     return first if isinstance(first, int) else 0
 
 
-def _indent(data: Mapping[str, Any]) -> str:
-    """The indentation of the statement, read from the lines around it."""
-    first, bare = _first(data), _code(data).split("\n", 1)[0].strip()
-    excerpt: Any = data.get("excerpt")
-    for pair in excerpt if isinstance(excerpt, list) else ():  # pyright: ignore[reportUnknownVariableType]
-        number, text = (*pair, 0, "")[:2] if isinstance(pair, list | tuple) else (0, "")  # pyright: ignore[reportUnknownVariableType]
-        if number == first and str(text).strip() == bare:  # pyright: ignore[reportUnknownArgumentType]
-            line = str(text)  # pyright: ignore[reportUnknownArgumentType]
-            return line[: len(line) - len(line.lstrip())]
-    return ""
+def _excerpt(data: Mapping[str, Any]) -> Iterator[tuple[object, object]]:
+    found: object = data.get("excerpt")
+    for pair in cast("list[object]", found) if isinstance(found, list) else ():
+        if isinstance(pair, list | tuple) and len(cast("list[object]", pair)) == 2:
+            number, text = cast("list[object]", pair)
+            yield number, text

@@ -88,11 +88,16 @@ def mentions(node: ast.AST | None, name: str) -> bool:
     return node is not None and any(is_named(part, name) for part in ast.walk(node))
 
 
-def is_path(node: ast.expr) -> bool:
-    """Whether an expression is a variable or an attribute of one, which nothing is called for."""
+def first_name(node: ast.AST) -> str:
+    """The variable at the beginning of a name: ``a`` of ``a.b``; empty where there is none."""
     while isinstance(node, ast.Attribute):
         node = node.value
-    return isinstance(node, ast.Name)
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def is_path(node: ast.expr) -> bool:
+    """Whether an expression is a variable or an attribute of one, which nothing is called for."""
+    return bool(first_name(node))
 
 
 def dotted(node: ast.expr) -> str:
