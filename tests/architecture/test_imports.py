@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 MODELS = ROOT / "models" / "src"
 
-BASE = "types errors harmless regular_files records config run"
+BASE = "types errors harmless regular_files records source config run"
 JUDGING = f"{BASE} plugins suspicion detectors policy report redaction"
 MEASURING = f"{BASE} probes checkpoint actions diagnosis resume recovery guard"
 SPINE = f"{JUDGING} {MEASURING} launcher boot boot.__init__ watching torch_version"
@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "torch_version": "errors",
     "shards": "",  # torch, and nothing of ours
     "records": "types",  # what both sides agree on
+    "source": "",  # reads the user's code for everybody; no torch
     "config": "types errors regular_files",
     "run": "types errors regular_files redaction records",
     # the judging side: no torch
@@ -74,7 +75,8 @@ TORCH_SIDE -= {*BASE.split()}
 THIRD_PARTY = {  # package -> the rooms that may import it; any other package is undeclared
     "torch": TORCH_SIDE,
     "triton": {"actions", "probes"},
-    "numpy": set(ALLOWED) - {"types", "errors", "config", "torch_version", "holdfast", "__main__"},
+    "numpy": set(ALLOWED)
+    - {"types", "errors", "config", "source", "torch_version", "holdfast", "__main__"},
     "psutil": {"run", "launcher", "probes", "diagnosis", "recovery", "training"},
     "yaml": {"config"},
     "mlflow": {"integrations"},

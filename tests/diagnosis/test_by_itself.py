@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from holdfast.diagnosis.nonfinite import by_itself
-from holdfast.diagnosis.source.slicing import NotRepeatable
+from holdfast.source.slices import NotRepeatable
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from holdfast.detectors import remedy
-from holdfast.diagnosis.source.carried import carried_by_loop
 from holdfast.records.nonfinite import Cause
+from holdfast.source.carried import carried_by_loop
 
 from ..guard.conftest import MakeEngine
 from ..guard.conftest import make_engine as make_engine

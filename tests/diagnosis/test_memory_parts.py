@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from holdfast.diagnosis.memory.parts import MemoryParts
-from holdfast.diagnosis.source.loops import head_of
 from holdfast.diagnosis.throughput.measured_lines import Places
 
 
@@ -62,7 +61,6 @@ def test_places_come_with_the_lines_around_them(tmp_path):
     (source,) = places.told()["source"]
     assert (23, "        save(x)") in source and (2, "    for x in loader:") in source
     assert len(source) == 6, "four lines on either side, and the head of the loop"
-    assert head_of(str(file), 23) == [1, "def train(loader):"] and head_of(str(file), 99) == []
 
 
 def test_an_event_does_not_quote_a_whole_program(tmp_path):

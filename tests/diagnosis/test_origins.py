@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from holdfast.diagnosis.source.origins import Origins, parts_of
+from holdfast.diagnosis.origins import Origins, parts_of
 from holdfast.records.ranks import MadeAt
 
 HERE = Path(__file__).name

@@ -13,9 +13,8 @@ import torch
 
 from holdfast.detectors.evaluation_with_graph import EvaluationWithGraph
 from holdfast.diagnosis.memory import unused_graphs
-from holdfast.diagnosis.source.loops import function_at
-from holdfast.diagnosis.source.training_calls import training_in
 from holdfast.records.memory import EvaluationGraphs
+from holdfast.source.statements import function_at
 
 HEAD = """
 import torch
@@ -263,15 +262,3 @@ def test_a_loop_with_training_in_it_is_not_put_under_no_grad(
                     "for x in data:\n    seen = net(x)\n")  # fmt: skip
     assert not unused_graphs.line_of([(str(path), 2, "<module>")]).loop
     assert unused_graphs.line_of([(str(path), 6, "<module>")]).loop
-
-
-def test_what_gradients_are_asked_for_and_what_a_backward_pass_needs(tmp_path: Path):
-    path = tmp_path / "asked.py"
-    path.write_text(
-        "for x in data:\n    losses.append(net(x))\n    seen.append(net(x))\n"
-        "    slope = torch.autograd.grad(u, [x, self.t])\n    print(w.grad)\n"
-        "torch.stack(losses).sum().backward()\n"
-    )
-    training = training_in((str(path),))
-    assert (str(path), 2) in training.lines and (str(path), 3) not in training.lines
-    assert training.inputs == {"x", "self", "t", "w"}

@@ -23,8 +23,8 @@ from holdfast import config
 from holdfast.boot import OWNER_VARIABLE, RESUME_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE
 from holdfast.checkpoint.saver import Saver
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.diagnosis.source import owner
 from holdfast.run import LaneReader, Run
+from holdfast.source import ownership
 from holdfast.types import Event
 
 # What it imports is imported once, in the process that the others are forked from.
@@ -138,7 +138,7 @@ def _child(
 
         session.begin()
         # The modules of these tests, and what others before them imported, are none of the script.
-        for name in owner.user_modules():
+        for name in ownership.user_modules():
             del sys.modules[name]
         ended: list[BaseException] = []
         threading.excepthook = lambda about: ended.append(about.exc_value or SystemExit())

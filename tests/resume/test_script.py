@@ -609,6 +609,6 @@ def test_a_script_with_two_names_is_one_module(
     for name in ("__main__", "__mp_main__"):
         monkeypatch.setitem(sys.modules, name, script)
     both = ["__main__", "__mp_main__"]
-    monkeypatch.setattr("holdfast.diagnosis.source.owner.user_modules", lambda: both)
+    monkeypatch.setattr("holdfast.source.ownership.user_modules", lambda: both)
     found = frames.user_modules()
     assert list(found) == ["__main__"]

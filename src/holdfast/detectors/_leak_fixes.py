@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..records.memory import GraphChain, HeldValue, ValueGrowth
+from ..source.diffs import carried_together, detached, target_in
 from ._memory import code_of, place_of
-from ._source_change import carried_together, detached, target_in
 
 # By kind: how the last few are kept, and how it becomes empty.
 _ENDS = {

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..records import Kind
 from ..records.memory import CodeLine, GraphChain, HeldValue, WorkerMemory
+from ..source.diffs import source_in
 from ..types import Event, Finding, Severity, place_words
-from ._source_change import source_in
 from ._window import Window
 from .base import Detector
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..records.memory import EvaluationGraphs
+from ..source.diffs import decorated, wrapped
 from ..types import Severity
 from ._examples import rows
 from ._memory import MemoryDetector, at, code_of
-from ._source_change import decorated, wrapped
 from .base import Detector
 
 _BUILT = EvaluationGraphs(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..records.memory import GraphChain, ValueGrowth
+from ..source.diffs import followed_by, replaced
 from ..types import Severity
 from . import _leak_fixes
 from ._examples import rows
@@ -27,7 +28,6 @@ from ._growth import (
     unbounded,
 )
 from ._memory import Held, VariableDetector, amount, at
-from ._source_change import followed_by, replaced
 from ._window import Window
 
 

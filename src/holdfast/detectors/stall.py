@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from ..source.diffs import replaced
 from ..types import Event, Severity
 from ._examples import rows
 from ._line_examples import costs, timed_lines
@@ -19,7 +20,6 @@ from ._lines import (
     Turn,
     look_of,
 )
-from ._source_change import replaced
 from ._stall_kinds import by_calls, by_name, certain
 from ._timed import (
     Claim,

@@ -25,8 +25,9 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from ..source.frames import forget_locals, frames_from
+from ..source.ownership import kind_of
 from .dynamo import hide
-from .source.place import forget_locals, frames_from, kind_of
 
 _MODEL = nn.Module._wrapped_call_impl.__code__
 

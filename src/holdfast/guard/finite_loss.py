@@ -25,8 +25,9 @@ from torch import Tensor
 
 from ..actions.loss_kernel import LossWriter, Part, writer_for
 from ..config import GuardSettings
-from ..diagnosis.source.place import forget_locals, kind_of, variable_of
 from ..probes.loss import Losses
+from ..source.frames import forget_locals, variable_of
+from ..source.ownership import kind_of
 from .fail_open import capturing, current_device
 
 # How a root is made of the script's loss: by a number, for accumulation or by a scaler.

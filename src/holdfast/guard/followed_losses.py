@@ -22,12 +22,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..diagnosis.source.excerpts import source_of
-from ..diagnosis.source.files import from_here
-from ..diagnosis.source.place import user_line
 from ..probes.loss import KEPT, Losses
 from ..probes.step_record import StepRecord
 from ..records.steps import LossPart, NamedLosses
+from ..source.excerpts import excerpt_at
+from ..source.files import parsed
+from ..source.frames import user_line
+from ..source.paths import from_here
 from .finite_loss import hops_of
 
 # Steps that are looked at from the first one on, and from then on every how many; guesses. An odd
@@ -180,11 +181,7 @@ def _part(one: _Pass) -> float:
 
 def _name(file: str, line: int) -> str:
     """What the loss is called in the line that calls backward; empty where it has no name."""
-    try:
-        tree = ast.parse(source_of(file, line).code)
-    except (SyntaxError, ValueError):
-        return ""
-    for call in ast.walk(tree):
+    for call in ast.walk(parsed(excerpt_at(file, line).code) or ast.Pass()):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             continue
         if not call.func.attr.endswith("backward"):

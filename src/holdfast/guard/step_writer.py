@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..actions.scaler_policy import ScalerPolicy
 from ..config import Settings
-from ..diagnosis.source.origins import parts_of
+from ..diagnosis.origins import parts_of
 from ..probes import learning_rate
 from ..probes.cost_budget import LEAN, Budget
 from ..probes.host import Host

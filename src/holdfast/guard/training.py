@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from ..config import QuarantineSettings
 from ..diagnosis.nonfinite.provenance import Scene, addresses
-from ..diagnosis.source.origins import Origins
+from ..diagnosis.origins import Origins
 from ..probes.batches import Batch, LoaderLedger
 from ..probes.comparable import Comparability
 from ..probes.host_norms import plain, read_on_host

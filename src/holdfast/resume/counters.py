@@ -13,7 +13,7 @@ import itertools
 from types import FrameType, GeneratorType
 from typing import Any
 
-from ..diagnosis.source.place import frames_from
+from ..source.frames import frames_from
 from .refusal import RefusedError
 
 _OFFSET = object.__basicsize__

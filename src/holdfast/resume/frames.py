@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
-from ..diagnosis.source import owner
-from ..diagnosis.source.files import kind_of, short_name
-from ..diagnosis.source.place import forget_locals, frames_from
-from . import source
+from .. import source
+from ..source import ownership
+from ..source.frames import forget_locals, frames_from, user_frames
+from ..source.ownership import kind_of
+from ..source.paths import short_name
 from .refusal import RefusedError
 
 # Between a loop and its loader these only hand on what they get.
@@ -25,8 +26,7 @@ _HAND_ON = ("tqdm",)
 
 def chain(frame: FrameType | None) -> list[FrameType]:
     """The user's frames, the outermost first."""
-    found = [f for f in frames_from(frame) if kind_of(f.f_code.co_filename) == "user"]
-    return found[::-1]
+    return list(user_frames(frame))[::-1]
 
 
 def check_reader(frame: FrameType | None) -> None:
@@ -131,7 +131,7 @@ def put_locals(frame: FrameType, given: Mapping[str, Any]) -> None:
 def user_modules() -> dict[str, ModuleType]:
     """The modules of the user's own code that have a file to read."""
     found: dict[str, ModuleType] = {}
-    for name in owner.user_modules():
+    for name in ownership.user_modules():
         module = sys.modules.get(name)
         # torch has modules of a kind of its own that name files which are none.
         if module is None or type(module) is not ModuleType or name == "sitecustomize":
@@ -147,7 +147,7 @@ def place_of(frames: list[FrameType], root: str, name: str) -> tuple[str, int]:
     if root.startswith("module "):
         module = user_modules().get(root.removeprefix("module "))
         file = str(getattr(module, "__file__", ""))
-        return file, source.line_of(file, 0, name) if file else 0
+        return file, source.first_line_of(file, 0, name) if file else 0
     frame = frames[int(root)]
     file = frame.f_code.co_filename
-    return file, source.line_of(file, scope_line(frame), name)
+    return file, source.first_line_of(file, scope_line(frame), name)

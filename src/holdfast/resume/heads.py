@@ -14,9 +14,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from ..diagnosis.source.loops import LOOPS
-from ..diagnosis.source.place import forget_locals, frames_from, user_frames
-from . import source
+from .. import source
+from ..source.frames import forget_locals, frames_from, user_frames
+from ..source.syntax import LOOPS
 from .frames import scope_line
 from .refusal import RefusedError
 

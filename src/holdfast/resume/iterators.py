@@ -18,8 +18,9 @@ from collections.abc import Callable
 from types import FrameType, GeneratorType
 from typing import Any
 
-from ..diagnosis.source.files import kind_of, short_name
-from ..diagnosis.source.place import forget_locals
+from ..source.frames import forget_locals
+from ..source.ownership import kind_of
+from ..source.paths import short_name
 from .counters import set_counts
 from .frames import put_locals
 from .stacks import OF_DICTS, OF_RANGES, OF_SEQUENCES, loops_of, replace, word

@@ -22,9 +22,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..diagnosis.source.files import kind_of
 from ..records.resuming import OutputOpened
 from ..run.script_files import KEPT
+from ..source.ownership import kind_of
 from .refusal import say
 
 _WRITES = frozenset("wax+")

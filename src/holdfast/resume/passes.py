@@ -15,10 +15,11 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from .. import source
 from ..checkpoint.loader_pass import Beginning
-from ..diagnosis.source.files import kind_of
-from ..diagnosis.source.place import forget_locals, frames_from, user_frames
-from . import source, standing
+from ..source.frames import forget_locals, frames_from, user_frames
+from ..source.ownership import kind_of
+from . import standing
 from .frames import chain, check_reader, place_of, position, scope_line, user_modules, variables
 from .refusal import RefusedError
 from .values import generators

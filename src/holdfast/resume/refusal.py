@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
-from ..diagnosis.source.files import from_here
 from ..errors import HoldfastError
 from ..harmless import visible_line
+from ..source.paths import from_here
 
 
 class RefusedError(Exception):

@@ -17,7 +17,7 @@ from typing import Any
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..diagnosis.aside import aside
-from ..diagnosis.source.place import user_frames
+from ..source.frames import user_frames
 from .frames import chain, position
 from .heads import Heads, Key
 from .passes import Passes

@@ -20,11 +20,11 @@ import torch
 from ..checkpoint import optimizer_state, rng
 from ..checkpoint.loader_pass import LASTING
 from ..checkpoint.training_state import RNG, TrainingState
-from ..diagnosis.source.files import from_here
 from ..records.resuming import ResumeCheck
 from ..redaction import redact_command
+from ..source.contents import loads_optimizer
+from ..source.paths import from_here
 from . import frames as frames_
-from . import source
 from .counters import counters, counts
 from .outputs import Outputs
 from .passes import Open, Passes, changes, check_targets, take_variables
@@ -150,7 +150,7 @@ class Saving:
             return
         self._told = told
         script = os.path.abspath(sys.argv[0]) if sys.argv else ""
-        own = source.loads_optimizer(script)
+        own = loads_optimizer(script)
         check = ResumeCheck(accepted=accepted, reason=reason, file=file, line=line, own=own)
         self._training.record_at(step, check)
 

@@ -24,9 +24,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from ..checkpoint.loader_pass import Beginning
 from ..checkpoint.training_state import TrainingState
 from ..diagnosis.aside import aside
-from ..diagnosis.source.files import from_here
-from ..diagnosis.source.place import frames_from, user_line
 from ..records.resuming import OutputOpened, Resumed
+from ..source.frames import frames_from, user_line
+from ..source.paths import from_here
 from .heads import Key
 from .outputs import Outputs
 from .passes import Open, Passes

@@ -14,7 +14,7 @@ import sys
 from types import FrameType, GeneratorType
 from typing import Any, NamedTuple
 
-from . import source
+from .. import source
 from .frames import scope_line, user_modules
 from .refusal import RefusedError
 

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from ..diagnosis.source.files import kind_of, short_name
-from ..diagnosis.source.place import frames_from
-from . import iterators, source
+from .. import source
+from ..source.frames import frames_from
+from ..source.ownership import kind_of
+from ..source.paths import short_name
+from . import iterators
 from .refusal import RefusedError
 from .stacks import NOTHING, LoopAt, held, loops_asking, loops_of, replace, unknown
 from .values.nodes import READS, WORKS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ...records.crash import RaisedException
-from .._source_change import replaced
+from ...source.diffs import replaced
 
 # What the message says, what stands in the line, and what has to stand there.
 _CALLS = (

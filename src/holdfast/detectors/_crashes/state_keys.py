@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
+from ...source.files import parsed
 from .facts import Cause, Crash, clip
 
 _BUILD = "build the model with the settings it was saved with"
@@ -133,11 +134,7 @@ def _not_strict(saved: Sizes, own: Sizes) -> str:
 
 def _call(code: str) -> tuple[str, str]:
     """The model and the state of a call of ``load_state_dict``, as they are written."""
-    try:
-        nodes = list(ast.walk(ast.parse(code.strip().rstrip(":"))))
-    except SyntaxError:
-        nodes = []
-    for node in nodes:
+    for node in ast.walk(parsed(code.strip().rstrip(":")) or ast.Pass()):
         match node:
             case ast.Call(
                 func=ast.Attribute(value=owner, attr="load_state_dict"), args=[state, *_]

@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 
 from ...records.nonfinite import Cause, TensorStats
-from .source import Statement
+from ...source.edits import Statement
 
 LIMITS = {
     "float16": 65504.0,

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Callable, Iterable
 
 from ...records.nonfinite import Cause
+from ...source.edits import Edit, Statement
 from .cause import statement_of
 from .prescription import Change, epsilon, places
 from .sites import Site, radicand, simple, sites
-from .source import Edit, Statement
 
 # More places than this in one statement are a program, not a formula.
 _PLACES = 3

@@ -10,12 +10,13 @@ import ast
 import re
 
 from ...records.nonfinite import Cause, TensorStats
+from ...source.edits import Statement
+from ...source.syntax import last_name
 from .cause import input_of, is_integral, largest_of, limit_of, name_of, statement_of
 from .changes import clamped, clamped_elsewhere
 from .masking import behind_mask
 from .prescription import Change, Remedy, amount, epsilon, only, places, prescribe
 from .sites import Site, called, constant, radicand, simple, sites, without_views
-from .source import Statement
 
 # Functions whose result is never below zero.
 _POSITIVE = {
@@ -206,10 +207,7 @@ def _is_range(code: Statement, divisor: ast.expr) -> bool:
 
 def _function(node: ast.expr) -> str:
     """The name of the function that is called last; empty for anything else."""
-    func = node.func if isinstance(node, ast.Call) else None
-    if isinstance(func, ast.Attribute):
-        return func.attr
-    return func.id if isinstance(func, ast.Name) else ""
+    return last_name(node.func) if isinstance(node, ast.Call) else ""
 
 
 def _named(node: ast.expr, pattern: re.Pattern[str]) -> bool:
@@ -217,11 +215,8 @@ def _named(node: ast.expr, pattern: re.Pattern[str]) -> bool:
     node = without_views(node)
     while isinstance(node, ast.Subscript):
         node = without_views(node.value)
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return bool(pattern.search(name.lower()))
-        case _:
-            return False
+    name = last_name(node)
+    return bool(name and pattern.search(name.lower()))
 
 
 RULES = {"div": division, "reciprocal": division}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 
 from ...records.nonfinite import Cause, TensorStats
+from ...source.edits import Edit, Statement
 from .cause import incoming, input_of, is_integral, name_of, statement_of
 from .changes import guard_all
 from .prescription import Change, Remedy, amount, only, places, prescribe
 from .sites import called, simple
-from .source import Edit, Statement
 
 _COMPARISONS = {"eq", "ne", "gt", "ge", "lt", "le", "isfinite", "isnan", "abs", "bool"}
 _MINUS_INFINITY = {

@@ -6,6 +6,7 @@ import math
 import re
 
 from ...records.nonfinite import Cause, TensorStats
+from ...source.edits import Edit, Statement
 from .cause import (
     LIMITS,
     SHORT,
@@ -20,7 +21,6 @@ from .cause import (
 from .changes import guard_all
 from .prescription import Change, Remedy, figure, only, places, prescribe
 from .sites import Site
-from .source import Edit, Statement
 
 # exp(80) = 5.5e34 leaves room for sums and products in fp32, exp(10) = 22026 in fp16.
 _EXPONENTS = {"float16": "10.0", "float64": "700.0"}

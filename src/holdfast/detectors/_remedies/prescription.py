@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...records.nonfinite import Cause
+from ...source.diffs import indent_of, unified
+from ...source.edits import Edit
 from .cause import is_half, name_of, statement_of
 from .sites import Site, sites
-from .source import Edit, unified
 
 # Confidence by how the cause was found; guesses.
 _HOW = {"replay": 1.0, "next": 0.85, "carried": 1.0}
@@ -46,7 +47,7 @@ def prescribe(
     code, diff = statement_of(cause), ""
     new = code.edited(change.edits) if code and change and _own(cause.file) else ""
     if code and change and new:
-        indent = _indent(cause)
+        indent = indent_of(cause.code, cause.first_line, cause.excerpt)
         diff = unified(code.code, new, file=cause.file, line=cause.first_line, indent=indent)
         quote = code.quoted(change.node, change.edits)
         text = f"{text}: {quote}" if quote else text
@@ -95,12 +96,3 @@ def amount(number: int, numel: int, one: str, many: str) -> str:
 def _own(file: str) -> bool:
     """Whether a file is the user's: a library is not theirs to change."""
     return not re.search(r"[/\\](site|dist)-packages[/\\]", file)
-
-
-def _indent(cause: Cause) -> str:
-    """The indentation of the statement in its file, read from the lines around it."""
-    first = cause.code.split("\n", 1)[0].strip()
-    for number, text in cause.excerpt:
-        if number == cause.first_line and text.strip() == first:
-            return text[: len(text) - len(text.lstrip())]
-    return ""

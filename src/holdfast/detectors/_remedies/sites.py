@@ -13,7 +13,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .source import Statement
+from ...source.edits import Statement
+from ...source.syntax import first_name, holds
 
 # Names under which a function of torch is called; everything else before the dot is a tensor.
 _MODULES = {"torch", "th", "F", "nn", "functional", "special", "linalg"}
@@ -82,7 +83,7 @@ def sites(code: Statement, name: str, line: int = 0) -> list[Site]:
         line: line of the statement, from 1; 0 when unknown.
     """
     found = list(_all(code, name))
-    return [site for site in found if _covers(site.node, line)] or found
+    return [site for site in found if line and holds(site.node, line)] or found
 
 
 def called(node: ast.AST, name: str) -> Site | None:
@@ -162,7 +163,7 @@ def _call(node: ast.Call, names: Sequence[str]) -> Site | None:
     if not isinstance(node.func, ast.Attribute):
         return None
     name, owner = node.func.attr.removesuffix("_"), node.func.value
-    root = _root(owner)
+    root = first_name(owner)
     if name not in names or root in _FOREIGN or logger:
         return None
     if root in _MODULES and not isinstance(owner, ast.Call):
@@ -170,13 +171,3 @@ def _call(node: ast.Call, names: Sequence[str]) -> Site | None:
     if (name in _UNARY and positional) or (isinstance(owner, ast.Name) and owner.id == "self"):
         return None
     return Site(node, (owner, *positional), method=True)
-
-
-def _root(node: ast.AST) -> str:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _covers(node: ast.expr | ast.stmt, line: int) -> bool:
-    return bool(line) and node.lineno <= line <= (node.end_lineno or node.lineno)

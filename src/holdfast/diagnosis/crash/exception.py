@@ -17,8 +17,9 @@ from typing import Any
 from ...records.crash import CrashValue, InnerCall, RaisedException, StackLine
 from ...redaction import learn, redact_code, redact_text
 from ...run.host_memory import nearest, own_limits, shared_limits
-from ..source.excerpts import source_of
-from ..source.files import from_here, kind_of, short_name
+from ...source.excerpts import excerpt_at
+from ...source.ownership import kind_of
+from ...source.paths import from_here, short_name
 from . import origins, surroundings, worker_error
 from .differences import differences
 from .division import divisor
@@ -186,7 +187,7 @@ def _place(error: BaseException, blamed: Sequence[Call]) -> RaisedException:
             file=from_here(call.file),
             line=call.line,
             function=call.function,
-            code=redact_code(" ".join(source_of(call.file, call.line).code.split()))[:160],
+            code=redact_code(" ".join(excerpt_at(call.file, call.line).code.split()))[:160],
         )
         for call in users[-_FRAMES:]
     )
@@ -201,14 +202,14 @@ def _place(error: BaseException, blamed: Sequence[Call]) -> RaisedException:
 
 
 def _at(file: str, line: int, function: str) -> RaisedException:
-    source = source_of(file, line)
+    source = excerpt_at(file, line)
     return RaisedException(
         file=from_here(file),
         line=line,
         function=function,
         code=redact_code(source.code),
         start=source.start,
-        excerpt=tuple((int(number), redact_code(str(text))) for number, text in source.excerpt),
+        excerpt=tuple((number, redact_code(text)) for number, text in source.lines),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dis
 from types import FrameType
 
-from ..source.files import kind_of
+from ...source.ownership import kind_of
 from .traceback_frames import calls, chain
 
 # What argparse, click and others exit with after wrong arguments, having said so themselves.

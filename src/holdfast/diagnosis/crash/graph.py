@@ -17,12 +17,14 @@ from ...records.crash import (
     RaisedException,
     StepLine,
 )
-from ..source.excerpts import source_of
-from ..source.files import from_here, kind_of
-from ..source.loops import LOOPS, statements
-from ..source.slicing import called
+from ...source.assignments import attribute_line
+from ...source.excerpts import excerpt_at
+from ...source.ownership import kind_of
+from ...source.paths import from_here
+from ...source.statements import Found, statements, statements_around
+from ...source.syntax import LOOPS, base_of, called
 from .operands import known, value_of
-from .origins import assigned_before, attribute_line, file_of_class, function_of
+from .origins import assigned_before, file_of_class, function_of
 from .traceback_frames import Call
 from .values import is_tensor
 
@@ -68,12 +70,8 @@ def facts(blamed: Sequence[Call], models: Sequence[Any]) -> RaisedException:
 
 def _loop(call: Call) -> ast.stmt | None:
     """The innermost loop around a call."""
-    around = [
-        node
-        for node, _, _ in statements(call.file)
-        if isinstance(node, LOOPS) and node.lineno <= call.line <= (node.end_lineno or 0)
-    ]
-    return around[-1] if around else None
+    around = (found.node for found in reversed(statements_around(call.file, call.line)))
+    return next((node for node in around if isinstance(node, LOOPS)), None)
 
 
 def _without_grad(call: Call) -> CodeLine | None:
@@ -203,11 +201,12 @@ def _files(models: Iterable[Any]) -> Iterator[str]:
 
 def _overwrites(file: str) -> Iterator[OverwritingLine]:
     """Lines of a file that change a tensor in place, and the line that made it."""
-    for node, _, functions in statements(file):
+    for found in statements(file):
+        node = found.node
         target, how = _overwritten(node)
-        if not target or (not functions and "weight" in target):
+        if not target or (not found.functions and "weight" in target):
             continue
-        made = _maker(file, node, target, functions)
+        made = _maker(file, found, target)
         # A number that is counted looks the same: what is overwritten was computed by a call.
         if how == "augmented" and "(" not in made:
             continue
@@ -216,9 +215,9 @@ def _overwrites(file: str) -> Iterator[OverwritingLine]:
 
 def _overwritten(node: ast.stmt) -> tuple[str, str]:
     if isinstance(node, ast.AugAssign):
-        return ast.unparse(_base(node.target)), "augmented"
+        return ast.unparse(base_of(node.target)), "augmented"
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-        return ast.unparse(_base(node.targets[0])), "item"
+        return ast.unparse(base_of(node.targets[0])), "item"
     for part in ast.walk(node) if not hasattr(node, "body") else ():
         if not isinstance(part, ast.Call):
             continue
@@ -239,19 +238,14 @@ def _overwritten(node: ast.stmt) -> tuple[str, str]:
     return "", ""
 
 
-def _base(node: ast.expr) -> ast.expr:
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    return node
-
-
-def _maker(file: str, node: ast.stmt, target: str, functions: tuple[str, ...]) -> str:
+def _maker(file: str, found: Found, target: str) -> str:
     """The expression that the overwritten name was assigned before."""
     best = ""
-    for other, _, inside in statements(file):
-        if not isinstance(other, ast.Assign) or inside != functions or other.lineno >= node.lineno:
+    for each in statements(file):
+        other = each.node
+        if not isinstance(other, ast.Assign) or other.lineno >= found.node.lineno:
             continue
-        if target in [ast.unparse(t) for t in other.targets]:
+        if each.names == found.names and target in [ast.unparse(t) for t in other.targets]:
             best = ast.unparse(other.value)
     return best[:160]
 
@@ -298,5 +292,5 @@ def _cuts(call: Call, loop: ast.stmt | None) -> tuple[CutLine, ...]:
 
 def _place(file: str, line: int) -> dict[str, Any]:
     """The fields of a ``CodeLine`` that say where it stands."""
-    code = " ".join(source_of(file, line).code.split())
+    code = " ".join(excerpt_at(file, line).code.split())
     return {"file": from_here(file), "line": line, "code": code[:160]}

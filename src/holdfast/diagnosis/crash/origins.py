@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import ast
 import itertools
-import linecache
 from collections.abc import Sequence
 from typing import Any
 
 from ...records.crash import CodeLine
-from ..source.excerpts import source_of
-from ..source.files import from_here, kind_of
-from ..source.loops import nodes_of, statements
-from ..source.slicing import called, writes
+from ...source.assignments import attribute_line
+from ...source.excerpts import excerpt_at
+from ...source.files import line_at, nodes_of
+from ...source.names import writes
+from ...source.ownership import kind_of
+from ...source.paths import from_here
+from ...source.statements import functions_around, statements
+from ...source.syntax import called, is_named, targets_of
 from .operands import known, value_of
 from .traceback_frames import Call
 from .values import is_module, is_tensor
 
 _CALLERS = 6
-_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def origin(name: str, calls: Sequence[Call]) -> CodeLine | None:
@@ -99,19 +102,6 @@ def plain_attributes(call: Call) -> tuple[CodeLine, ...]:
     return tuple(found.values())
 
 
-def attribute_line(file: str, name: str) -> int:
-    """The last line of a file of the user's that assigns ``self.name``; 0 for none."""
-    found = [
-        part.lineno
-        for node, _, _ in (statements(file) if kind_of(file) == "user" else ())
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        for part in ast.walk(target)
-        if isinstance(part, ast.Attribute) and part.attr == name
-    ]
-    return max(found, default=0)
-
-
 def _construction(root: Any, path: str, calls: Sequence[Call]) -> CodeLine | None:
     """The line of the class of the user's that is nearest to the module, or of a variable."""
     parts = path.split(".") if path else []
@@ -170,8 +160,7 @@ def _element(node: ast.AST, name: str, path: Sequence[str], *, of_self: bool) ->
         if not isinstance(part, ast.Assign):
             continue
         target = part.targets[0]
-        named = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
-        if named != name or isinstance(target, ast.Attribute) is not of_self:
+        if not is_named(target, name) or isinstance(target, ast.Attribute) is not of_self:
             continue
         value: ast.expr = part.value
         for step in path:
@@ -198,27 +187,18 @@ def _is_method(call: Call) -> bool:
     return call.frame.f_code.co_varnames[:1] == ("self",)
 
 
-def function_of(call: Call) -> Any:
+def function_of(call: Call) -> Function | None:
     """The syntax tree of the function of a call; None at the top of a file."""
-    around = [
-        node
-        for node, _, _ in statements(call.file)
-        if isinstance(node, _FUNCTIONS)
-        and node.name == call.function
-        and node.lineno <= call.line <= (node.end_lineno or 0)
-    ]
-    return around[-1] if around else None
+    around = functions_around(call.file, call.line)
+    return next((node for node in reversed(around) if node.name == call.function), None)
 
 
-def _assigned(name: str, call: Call, function: Any) -> ast.stmt | None:
+def _assigned(name: str, call: Call, function: Function | None) -> ast.stmt | None:
     """The last statement of the function before the line that binds a name."""
     best: ast.stmt | None = None
+    own = () if function is None else (function,)
     for node, _, functions in statements(call.file):
-        inside = not functions
-        if function is not None:
-            within = function.lineno < node.lineno <= (function.end_lineno or 0)
-            inside = within and functions[-1:] == (function.name,)
-        if inside and node.lineno < call.line and name in _binds(node):
+        if functions[-1:] == own and node.lineno < call.line and name in _binds(node):
             # The statement that failed may itself bind the name once more.
             if (node.end_lineno or 0) >= call.line and not hasattr(node, "body"):
                 continue
@@ -228,17 +208,12 @@ def _assigned(name: str, call: Call, function: Any) -> ast.stmt | None:
 
 def _binds(node: ast.stmt) -> set[str]:
     """Names that a statement itself binds: of a loop those of its head."""
-    if isinstance(node, ast.For | ast.AsyncFor):
-        return writes(node.target)
-    if isinstance(node, ast.With | ast.AsyncWith):
-        names = [writes(item.optional_vars) for item in node.items if item.optional_vars]
-        return set[str]().union(*names)
     if hasattr(node, "body"):
-        return set()
+        return set[str]().union(*map(writes, targets_of(node)))
     return writes(node)
 
 
-def _passed(name: str, function: Any, caller: Call | None) -> str | None:
+def _passed(name: str, function: Function | None, caller: Call | None) -> str | None:
     """The caller's name for a parameter; None where it is none or was computed in the call."""
     if function is None or caller is None:
         return None
@@ -262,9 +237,9 @@ def _name(node: ast.expr) -> str | None:
 
 
 def _line(file: str, line: int, name: str) -> CodeLine:
-    source = source_of(file, line)
+    source = excerpt_at(file, line)
     # Of a statement of many lines the one that is meant.
-    text = source.code if source.start == line else linecache.getline(file, line)
+    text = source.code if source.start == line else line_at(file, line)
     code = " ".join(text.split())
     return CodeLine(name=name, file=from_here(file), line=line, code=code[:160])
 

@@ -10,7 +10,7 @@ from typing import Any
 from ...probes.batches import Batch, plain_index, tensors
 from ...probes.sample_files import file_of, innermost
 from ...records.crash import RaisedException
-from ..source.slicing import called
+from ...source.syntax import called
 from .operands import value_of
 from .traceback_frames import Call
 from .values import first_few

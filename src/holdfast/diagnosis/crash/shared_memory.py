@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...records.crash import RaisedException, SharedMemory, ShorterFile
 from ...redaction import redact_text
-from ..source.files import from_here
+from ...source.paths import from_here
 from .traceback_frames import Call
 from .values import is_tensor
 

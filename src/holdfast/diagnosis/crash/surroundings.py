@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from ...records.crash import Disk, MemoryReading, RaisedException
 from ...run.host_memory import machine_oom_kills, nearest, oom_kills, shared_limits
-from ..source.files import from_here
+from ...source.paths import from_here
 from .shared_memory import bus_error
 from .traceback_frames import Call
 

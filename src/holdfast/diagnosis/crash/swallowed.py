@@ -21,10 +21,12 @@ from torch import nn
 from ...records.base import Kind
 from ...records.crash import SwallowedException
 from ...redaction import redact_text
+from ...source.excerpts import place_told
+from ...source.frames import forget_locals, frames_from
+from ...source.ownership import kind_of
+from ...source.statements import functions_around, statements_around
+from ...source.syntax import called
 from ..dynamo import hide
-from ..source.loops import statements
-from ..source.place import forget_locals, frames_from, kind_of, place_told
-from ..source.slicing import called
 
 # Batches without a step before the exam, batches that it lasts, and when it is tried again. A
 # batch or two are skipped on purpose by scripts that drop broken samples. Guesses.
@@ -176,18 +178,13 @@ def _around(at: Raised) -> tuple[bool, bool]:
     Without a ``try`` the rest of the function counts: the exception leaves it.
     """
     tries = [
-        node
-        for node, _, _ in statements(at.file)
-        if isinstance(node, ast.Try)
-        and node.handlers
-        and node.body[0].lineno <= at.line <= (node.body[-1].end_lineno or 0)
+        found.node
+        for found in statements_around(at.file, at.line)
+        if isinstance(found.node, ast.Try)
+        and found.node.handlers
+        and found.node.body[0].lineno <= at.line <= (found.node.body[-1].end_lineno or 0)
     ]
-    functions = [
-        node
-        for node, _, _ in statements(at.file)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.lineno <= at.line <= (node.end_lineno or 0)
-    ]
+    functions = functions_around(at.file, at.line)
     if tries and functions and functions[-1].lineno > tries[-1].lineno:
         tries = []  # the function stands inside of the try, its line does not run there
     scope: list[ast.stmt] = tries[-1].body if tries else functions[-1].body if functions else []

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 
-from ..source.files import is_ours, kind_of
-from ..source.loops import innermost, nodes_of
+from ...source.ownership import is_ours, kind_of
+from ...source.statements import expression_at, statement_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,11 @@ class Call:
         found = next(itertools.islice(positions, self.last // 2, None), None)
         if found is None or found[0] is None or found[2] is None:
             return None
-        first, last, left, right = found
-        for node in nodes_of(self.file):
-            if isinstance(node, ast.expr) and (
-                (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
-                == (first, last, left, right)
-            ):
-                return node
-        return None
+        return expression_at(self.file, found)
 
     def statement(self) -> ast.stmt | None:
         """The innermost statement around it."""
-        found = innermost(self.file, self.line)
+        found = statement_at(self.file, self.line)
         return found.node if found is not None else None
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...redaction import redact_code, redact_text
-from ..source.files import cell_of, is_ours, kind_of
+from ...source.ownership import is_ours, kind_of
+from ...source.paths import cell_of
 
 _LONGEST = 16_000
 _ENTRY = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$')

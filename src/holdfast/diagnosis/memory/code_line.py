@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...records.memory import CodeLine, Seen
-from ..source.place import place_told
+from ...source.excerpts import place_told
 
 
 def code_line(file: str, line: int, seen: Seen = "") -> CodeLine:

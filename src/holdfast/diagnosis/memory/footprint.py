@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 from ...probes.ranks import ranks
 from ...records.memory import CodeLine, MemoryRanOut, ModelCall
 from ...run.host_memory import MemoryLimit, nearest, own_limits, room, shared_limits
+from ...source.ownership import kind_of
 from ..crash.operands import value_of
 from ..crash.traceback_frames import calls
-from ..source.place import kind_of
 from ..training import Training
 from . import activations, expression
 from .code_line import code_line

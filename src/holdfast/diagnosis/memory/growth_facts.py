@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...records.memory import GraphChain, StoringLine, ValueGrowth
-from ..source.growers import habits, refers_to_itself
-from ..source.loops import function_at, keeps_graphs
-from ..source.place import from_here
-from ..source.training_calls import statement_at, training_in
+from ...source.contents import keeps_graphs
+from ...source.growth import habits, refers_to_itself
+from ...source.paths import from_here
+from ...source.statements import function_at, statement_at
+from ...source.training_calls import training_in
 from ..watchpoint import Change
 from .code_line import code_line
 from .holders import CACHED, Held

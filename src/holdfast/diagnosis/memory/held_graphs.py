@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...records.memory import GraphChain
-from ..source.place import kind_of
+from ...source.ownership import kind_of
 from . import growth_facts
 from .census import Timeline
 from .graphs import number_of

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from ..source.owner import file_of, owner_of, user_modules
-from ..source.place import forget_locals, frames_from, kind_of, user_frames
+from ...source.frames import forget_locals, frames_from, user_frames
+from ...source.ownership import file_of, kind_of, owner_of, user_modules
 
 # Objects looked at and seconds spent at most, of this thread: a busy machine is no reason to stop.
 _OBJECTS = 20_000

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Sequence
 
 from ...records.memory import Fix, UnusedGraphLine
-from ..source.imports import name_of_torch
-from ..source.loops import function_at, head_of
-from ..source.owner import user_modules
-from ..source.training_calls import Training, statement_at, training_in
+from ...source.contents import name_of_torch
+from ...source.ownership import user_modules
+from ...source.statements import function_at, function_head, statement_at
+from ...source.syntax import FUNCTIONS
+from ...source.training_calls import Training, training_in
 from .code_line import code_line
 
 Lines = Sequence[tuple[str, int, str]]
@@ -41,14 +42,9 @@ def line_of(calls: Lines) -> UnusedGraphLine:
         fix=fix,
         loop=around,
         torch=name_of_torch(file),
-        head=_head(file, line) if fix == "function" else (),
+        head=function_head(file, line) if fix == "function" else (),
         **vars(code_line(file, line, "trace")),
     )
-
-
-def _head(file: str, line: int) -> tuple[int, str] | tuple[()]:
-    number, text = head_of(file, line) or (0, "")
-    return (int(number), str(text)) if number else ()
 
 
 def _in_functions(calls: Lines) -> Lines:
@@ -66,7 +62,7 @@ def _in_functions(calls: Lines) -> Lines:
 def _puts_off(node: ast.stmt) -> bool:
     """Whether a statement only prepares what builds the graphs: ``with`` around it does nothing."""
     value = getattr(node, "value", None)
-    return isinstance(value, ast.GeneratorExp | ast.Lambda)
+    return isinstance(node, FUNCTIONS) or isinstance(value, ast.GeneratorExp | ast.Lambda)
 
 
 def _named(calls: Lines, training: Training) -> tuple[str, int, str]:

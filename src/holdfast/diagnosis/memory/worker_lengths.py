@@ -14,10 +14,10 @@ from types import FrameType, GeneratorType
 from typing import Any, TypeAlias
 
 from ...records.memory import WorkerContainer
-from ..source.growers import habits
-from ..source.loops import assigned_at
-from ..source.owner import file_of, owner_of
-from ..source.place import frames_from
+from ...source.assignments import first_assigned
+from ...source.frames import frames_from
+from ...source.growth import habits
+from ...source.ownership import file_of, owner_of
 from .code_line import code_line
 from .holders import CACHED, Held, reachable
 
@@ -76,7 +76,7 @@ def container(dataset: Any, answer: Answer) -> WorkerContainer:
         name=held.name,
         how=held.how,
         copied=True,
-        **vars(code_line(file, assigned_at(file, held.name), "source")),
+        **vars(code_line(file, first_assigned(file, held.name), "source")),
     )
 
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...probes.model_state import live_modules
 from ...probes.ranks import ranks
-from ..source.slicing import NotRepeatable
+from ...source.slices import NotRepeatable
 
 _TALK = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from ...records.nonfinite import Cause
-from ..source.carried import carried_by_function, carried_by_loop
-from ..source.excerpts import source_of
-from ..source.files import from_here, kind_of
-from ..source.place import forget_locals, user_frames
-from .provenance import numbered
+from ...source.carried import carried_by_function, carried_by_loop
+from ...source.excerpts import excerpt_at
+from ...source.frames import forget_locals, user_frames
+from ...source.ownership import kind_of
+from ...source.paths import from_here
 
 AFTER = 3
 """Bad steps in a row. A choice: two bad batches in a row are not rare in shuffled data."""
@@ -30,7 +30,7 @@ def carries(frame: FrameType | None, models: Iterable[nn.Module]) -> Cause | Non
     """The name that carries it, as a cause; None where there is none."""
     for name, value, file, line in (*_of_loops(frame), *_of_modules(models)):
         if _is_bad(value):
-            source = source_of(file, line)
+            source = excerpt_at(file, line)
             return Cause(
                 how="carried",
                 phase="carried",
@@ -38,7 +38,7 @@ def carries(frame: FrameType | None, models: Iterable[nn.Module]) -> Cause | Non
                 line=line,
                 code=source.code,
                 start=source.start,
-                excerpt=numbered(source),
+                excerpt=source.lines,
                 variable=name,
                 dtype="tensor" if isinstance(value, Tensor) else "",
             )

@@ -13,9 +13,11 @@ from types import FrameType
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from ..source.carried import calls_of, counted_by_function
-from ..source.files import from_here, kind_of
-from ..source.place import user_frames
+from ...source.carried import counted_by_function
+from ...source.contents import calls_of
+from ...source.frames import user_frames
+from ...source.ownership import kind_of
+from ...source.paths import from_here
 
 
 def left_behind(frame: FrameType | None, modules: Iterable[nn.Module]) -> Iterator[str]:

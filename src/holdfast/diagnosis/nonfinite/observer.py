@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import (
 
 from ...records.nonfinite import TensorStats
 from ...shards import local
-from ..source.place import Place, place_in_traceback, place_of
+from .place import Place, place_in_traceback, place_of
 from .tensor_stats import (
     bad,
     floating,

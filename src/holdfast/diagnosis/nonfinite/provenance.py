@@ -23,13 +23,11 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from ...probes.batches import Batch, bad_columns, tensors
 from ...records.nonfinite import Cause
 from ...shards import local
-from ..source.excerpts import Source, source_of
-from ..source.place import (
-    frames_from,
-    from_here,
-    kind_of,
-)
-from ..source.slicing import NotRepeatable
+from ...source.excerpts import excerpt_at
+from ...source.frames import frames_from
+from ...source.ownership import kind_of
+from ...source.paths import from_here
+from ...source.slices import NotRepeatable
 from .by_itself import by_itself
 from .observer import Birth, Observer
 from .rerun import calls_of_backward, last_written, recipe, recipe_of
@@ -122,14 +120,14 @@ def _of_variable(birth: Birth, frame: FrameType, call: ast.Call, scene: Scene) -
     if found is None or found.phase != "input" or written is None:
         return found
     variable, line = written
-    source = source_of(frame.f_code.co_filename, line)
+    source = excerpt_at(frame.f_code.co_filename, line)
     return found.replace(
         file=from_here(frame.f_code.co_filename),
         line=line,
         library="",
         code=source.code,
         start=source.start,
-        excerpt=numbered(source),
+        excerpt=source.lines,
         function=frame.f_code.co_name,
         variable=variable,
     )
@@ -228,7 +226,7 @@ def told(birth: Birth, scene: Scene, *, how: str) -> Cause | None:
         address = _address(birth.leaf)
         known = scene.parameters.get(address) or scene.buffers.get(address)
         phase, layer = ("parameter", known[0]) if known else ("input", "")
-    source = source_of(birth.place.file, birth.place.line)
+    source = excerpt_at(birth.place.file, birth.place.line)
     rows, indices = _rows(output, scene, phase)
     row = rows[0] if len(rows) == 1 else None
     return Cause(
@@ -240,7 +238,7 @@ def told(birth: Birth, scene: Scene, *, how: str) -> Cause | None:
         function=birth.place.function,
         code=source.code,
         start=source.start,
-        excerpt=numbered(source),
+        excerpt=source.lines,
         module=birth.place.module,
         library=birth.place.library,
         inputs=birth.inputs,
@@ -253,11 +251,6 @@ def told(birth: Birth, scene: Scene, *, how: str) -> Cause | None:
         samples_bad=len(rows),
         layer=layer,
     )
-
-
-def numbered(source: Source) -> tuple[tuple[int, str], ...]:
-    """The lines around a statement, each with its number."""
-    return tuple((int(number), str(text)) for number, text in source.excerpt)
 
 
 def _samples(rows: Sequence[int], indices: Sequence[Any]) -> tuple[tuple[int, Any], ...]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import linecache
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from types import CodeType, FrameType
@@ -20,19 +19,14 @@ from typing import Any
 
 from torch import Tensor
 
-from ..source.place import frames_from, kind_of
-from ..source.slicing import (
-    NotRepeatable,
-    Position,
-    before,
-    calls,
-    effects,
-    sliced,
-    writes,
-)
+from ...source.files import UNREADABLE, tree_of
+from ...source.frames import frames_from
+from ...source.names import writes
+from ...source.ownership import kind_of
+from ...source.slices import NotRepeatable, Position, before, effects, sliced
+from ...source.statements import Scope, scope_at
+from ...source.syntax import calls
 from .tensor_stats import bad, floating
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
 
 def calls_of_backward(inner: FrameType | None) -> Iterator[tuple[FrameType, ast.Call]]:
@@ -125,20 +119,15 @@ def _names(code: CodeType, name: str) -> bool:
     return any(name in one for one in own) or any(_names(one, name) for one in inner)
 
 
-def _function(frame: FrameType) -> Function:
-    lines = linecache.getlines(frame.f_code.co_filename)
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError):
-        raise NotRepeatable("its source cannot be read") from None
-    if frame.f_code.co_name == "<module>":
-        return tree
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-            if first == frame.f_code.co_firstlineno:
-                return node
-    raise NotRepeatable("its source was not found")
+def _function(frame: FrameType) -> Scope:
+    code = frame.f_code
+    if tree_of(code.co_filename) is UNREADABLE:
+        raise NotRepeatable("its source cannot be read")
+    first = 0 if code.co_name == "<module>" else code.co_firstlineno
+    found = scope_at(code.co_filename, first)
+    if found is None:
+        raise NotRepeatable("its source was not found")
+    return found
 
 
 def _root(call: ast.Call) -> ast.expr | None:
@@ -280,7 +269,7 @@ def _arguments(frame: FrameType, parameters: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _body(function: Function) -> list[ast.stmt]:
+def _body(function: Scope) -> list[ast.stmt]:
     return [] if isinstance(function, ast.Lambda) else function.body
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from types import CodeType
 
 from ...records.lines import ReadingLine, StepPace, TensorReads
-from ..source.loops import loop_of
-from ..source.place import frames_from, kind_of
+from ...source.frames import frames_from
+from ...source.loops import loop_of
+from ...source.ownership import kind_of
 from .measured_lines import Places
 from .profiles import Profile, Turn
 

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ...source.frames import frames_from
+from ...source.ownership import kind_of
 from ..dynamo import hide
-from ..source.place import frames_from, kind_of
 
 FETCH, MODEL, BACKWARD, OPTIMIZER = "fetch", "model", "backward", "optimizer"
 _LIBRARY, _USER = "library", ""

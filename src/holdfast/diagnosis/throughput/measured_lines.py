@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
-from linecache import getline
 from typing import TypedDict
 
 from ...records.lines import CodePlace, LineCost, Numbers, TimedLoop, TimedStep
-from ..source.caches import asked_before
-from ..source.excerpts import source_of
-from ..source.growers import habits, registers
-from ..source.loops import innermost, loop_of, parts_of, statement
-from ..source.place import from_here
-from ..source.training_calls import training_in
+from ...source.caches import asked_before
+from ...source.contents import registers
+from ...source.excerpts import excerpt_at
+from ...source.files import line_at
+from ...source.growth import habits
+from ...source.loops import loop_of
+from ...source.paths import from_here
+from ...source.statements import statement_at, text_at
+from ...source.syntax import head_of, last_name
+from ...source.training_calls import training_in
 from .line_tree import FETCH
 from .profiles import (
     Line,
@@ -60,7 +63,7 @@ class Places:
         """The number of a place, which is written down when it is asked for first."""
         if spot not in self._known:
             file, line = spot
-            at, loop = statement(file, line), loop_of(file, line)
+            at, loop = text_at(file, line), loop_of(file, line)
             place = CodePlace(
                 at=(self._files.setdefault(file, len(self._files)), line),
                 first=at.first,
@@ -70,9 +73,9 @@ class Places:
             )
             self._known[spot] = len(self._places)
             self._places.append(place)
-            self._quote(source_of(file, line).excerpt, file)
+            self._quote(excerpt_at(file, line).lines, file)
             if loop[0]:
-                self._quote([[loop[0], getline(file, loop[0]).rstrip("\n")]], file)
+                self._quote([(loop[0], line_at(file, loop[0]))], file)
         return self._known[spot]
 
     def line(self, line: Line) -> LineCost:
@@ -130,7 +133,7 @@ class Places:
         return tuple(
             self.number(spot)
             for spot in dict.fromkeys(spots)
-            if (found := innermost(*spot)) is not None and (spot[0], found.node.lineno) in made
+            if (found := statement_at(*spot)) is not None and (spot[0], found.node.lineno) in made
         )
 
     def history(self, profile: Profile) -> tuple[tuple[int, str], ...]:
@@ -150,12 +153,12 @@ class Places:
             "source": tuple(map(tuple, source)),
         }
 
-    def _quote(self, lines: Iterable[Sequence[int | str]], file: str) -> None:
+    def _quote(self, lines: Iterable[tuple[int, str]], file: str) -> None:
         """Keep lines of the source, each once."""
         known = self._source.setdefault(file, {})
         for number, text in lines:
-            if int(number) not in known and self._lines < _SOURCE:
-                known[int(number)] = str(text)[:_CODE]
+            if number not in known and self._lines < _SOURCE:
+                known[number] = text[:_CODE]
                 self._lines += 1
 
 
@@ -166,13 +169,12 @@ def _matter(profile: Profile) -> list[Line]:
 
 def _growing(spot: Spot) -> str:
     """What the statement at a line reads that grows with the turns of a loop; "" for nothing."""
-    found = innermost(*spot)
+    found = statement_at(*spot)
     if found is None:
         return ""
-    scope = found.functions[-1] if found.functions else ""
-    for part in (p for each in parts_of(found.node) for p in ast.walk(each)):
-        name = getattr(part, "attr", getattr(part, "id", ""))
-        if isinstance(part, ast.Name | ast.Attribute) and name:
+    scope = found.functions[-1].name if found.functions else ""
+    for part in (p for each in head_of(found.node) for p in ast.walk(each)):
+        if name := last_name(part):
             known = habits(spot[0], name, scope if isinstance(part, ast.Name) else "")
             if known.grows and not known.shrinks and not known.capped:
                 return ast.unparse(part)

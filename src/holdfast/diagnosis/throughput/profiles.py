@@ -7,8 +7,9 @@ from types import FrameType
 from typing import Any
 
 from ...records.lines import StepCounts
-from ..source.loops import loop_around
-from ..source.place import frames_from, kind_of
+from ...source.frames import frames_from
+from ...source.loops import loop_around
+from ...source.ownership import kind_of
 from .line_tree import INPUTS
 
 Spot = tuple[str, int]

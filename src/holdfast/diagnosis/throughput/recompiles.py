@@ -5,7 +5,6 @@ Asks dynamo to be told when it compiles; costs nothing on a step without one.
 
 from __future__ import annotations
 
-import linecache
 import os
 import re
 import sys
@@ -15,10 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...records.times import Recompiled
-from ..source.excerpts import source_of
-from ..source.growers import habits
-from ..source.loops import statement
-from ..source.place import from_here, kind_of
+from ...source.excerpts import excerpt_at
+from ...source.files import lines_of
+from ...source.growth import habits
+from ...source.ownership import kind_of
+from ...source.paths import from_here
+from ...source.statements import text_at
 from .profiles import Spot, line_of
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
@@ -48,12 +49,11 @@ class Compiled:
 
     def measured(self, trained: float) -> Recompiled:
         """What an Event says of it; ``trained``: seconds of the steps so far."""
-        around = source_of(self.file, self.line).excerpt if self.line else []
         return Recompiled(
             file=from_here(self.file),
             line=self.line,
-            code=statement(self.file, self.line).text[:160] if self.line else "",
-            excerpt=tuple((int(number), str(text)) for number, text in around),
+            code=text_at(self.file, self.line).text[:160] if self.line else "",
+            excerpt=excerpt_at(self.file, self.line).lines if self.line else (),
             name=self.name,
             defined=self.defined,
             times=self.times,
@@ -142,7 +142,7 @@ def _changes(guard: str, files: dict[str, int]) -> Spot | None:
     for file, first in files.items():
         if root and first and kind_of(file) == "user":
             # A library does it: the line that calls it.
-            for at, text in enumerate(linecache.getlines(file)[first:], first + 1):
+            for at, text in enumerate(lines_of(file)[first:], first + 1):
                 if re.search(rf"\b{root}\.\w+\(", text):
                     return file, at
     return None

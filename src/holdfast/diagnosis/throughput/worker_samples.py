@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 from torch.utils.data._utils import fetch
 
+from ...source.frames import frames_from
+from ...source.ownership import kind_of
 from ..memory.worker_lengths import Answer, Lengths
-from ..source.place import frames_from, kind_of
 from .profiles import Line, LoaderLook, Spot
 
 _SLOT = 8192

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ...diagnosis.source.files import kind_of
+from ...source.ownership import kind_of
 from ..refusal import RefusedError
 from . import generators, plain
 from .nodes import MISSING, SCALARS, class_name, holds_only_attributes, of_user, shown

@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ...diagnosis.source.files import kind_of
+from ...source.ownership import kind_of
 from .. import iterators
 from ..refusal import RefusedError
 from . import admitted

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ...diagnosis.source.files import kind_of
+from ...source.ownership import kind_of
 from ..refusal import RefusedError
 from . import admitted, generators
 from .digests import tensor_digest

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ...diagnosis.source.files import kind_of
+from ...source.ownership import kind_of
 
 Node = Any
 Take = Callable[[Any, str], Node]

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ...diagnosis.source.files import kind_of
+from ...source.ownership import kind_of
 from . import generators
 from .baseline import Comparing
 from .nodes import (

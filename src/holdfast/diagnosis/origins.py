@@ -6,7 +6,6 @@ is the one that made the loader or the optimizer. It is noted when that happens,
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,11 +14,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...records.ranks import MadeAt
-from .files import from_here
-from .loops import nodes_of
-from .owner import file_of, owner_of
-from .place import user_line
+from ..records.ranks import MadeAt
+from ..source.assignments import attribute_of_class
+from ..source.frames import user_line
+from ..source.ownership import file_of, owner_of
+from ..source.paths import from_here
 
 Line = tuple[str, int]
 
@@ -98,29 +97,10 @@ def _assigned(kind: type, attribute: str) -> Line | None:
     """The line of ``self.attribute = …`` in a class or one that it inherits from."""
     for one in kind.__mro__:
         file = file_of(one) or ""
-        if owner_of(one) != "user" or not file:
-            continue
-        for node in nodes_of(file):
-            if not isinstance(node, ast.ClassDef) or node.name != one.__name__:
-                continue
-            for inner in ast.walk(node):
-                if any(_is_own(target, attribute) for target in _targets(inner)):
-                    return file, inner.lineno  # type: ignore[attr-defined]
+        own = owner_of(one) == "user" and file
+        if own and (line := attribute_of_class(file, one.__name__, attribute)):
+            return file, line
     return None
-
-
-def _targets(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Assign):
-        return node.targets
-    return [node.target] if isinstance(node, ast.AnnAssign) else []
-
-
-def _is_own(target: ast.expr, attribute: str) -> bool:
-    match target:
-        case ast.Attribute(value=ast.Name(id="self"), attr=name):
-            return name == attribute
-        case _:
-            return False
 
 
 def _told(line: Line | None) -> MadeAt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.diagnosis.source.caches import asked_before
+from holdfast.source.caches import asked_before
 
 IN_A_BLOCK = """
 def __getitem__(self, i):

@@ -5,8 +5,8 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.diagnosis.source import owner
-from holdfast.diagnosis.source.files import kind_of
+from holdfast.source import ownership
+from holdfast.source.ownership import kind_of
 
 
 @pytest.fixture
@@ -45,11 +45,11 @@ def test_modules_of_others_are_known_by_their_package_and_new_ones_of_the_user_a
         module.__file__ = file
         monkeypatch.setitem(sys.modules, name, module)
 
-    owner.user_modules()
+    ownership.user_modules()
     own = folder / "project" / "vision"
     load("vision_of_a_test", str(own / "__init__.py"))
     load("vision_of_a_test.layers", str(own / "layers.py"))
-    load("torch.of_a_test", str(own / "generated.py"))
-    found = owner.user_modules()
+    load("pytest.of_a_test", str(own / "generated.py"))
+    found = ownership.user_modules()
     assert {"vision_of_a_test", "vision_of_a_test.layers"} <= set(found)
-    assert "torch.of_a_test" not in found
+    assert "pytest.of_a_test" not in found

@@ -6,9 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from .loops import nodes_of
-
-_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+from .statements import functions_around
 
 
 def asked_before(path: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
@@ -35,12 +33,7 @@ def questions(node: ast.AST) -> Iterator[tuple[int, ast.expr]]:
 @lru_cache(maxsize=256)
 def _asked(file: str, line: int) -> int:
     """The line at which the function around a line asks what it fills; 0 where it does not."""
-    around = [
-        node
-        for node in nodes_of(file)
-        if isinstance(node, _FUNCTIONS) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    for function in sorted(around, key=lambda node: -node.lineno):
+    for function in reversed(functions_around(file, line)):
         for decorator in function.decorator_list:
             if "cache" in ast.unparse(decorator).split("(")[0].rsplit(".", 1)[-1]:
                 return decorator.lineno

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ast
-import linecache
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from .caches import questions
-from .loops import innermost, statements
+from .statements import statement_at, statements
+from .syntax import base_of, called, flat, is_named, last_name, mentions, targets_of
 
 _GROW = {"append", "extend", "add", "update", "insert", "appendleft", "setdefault", "push"}
 _SHRINK = {"clear", "pop", "popleft", "popitem", "remove"}
 _DRAWS = {"sample", "choice", "choices"}
-_REGISTERS = re.compile(r"\bregister_(\w*hook|parametrization)\(")
 _ASSIGNS = ast.Assign | ast.AnnAssign | ast.AugAssign
 _LEAVES = ast.Return | ast.Continue | ast.Break | ast.Raise
 
@@ -49,22 +46,23 @@ def habits(file: str, name: str, scope: str = "") -> Habits:
     """
     found = Habits()
     begun: list[int] = []
-    for node, loop, functions in statements(file):
+    for each in statements(file):
+        node, functions = each.node, each.names
         if scope and functions and scope not in functions:
             continue
-        looped = bool(loop[0])
+        looped = bool(each.loops)
         initial = functions[-1:] in ((), ("__init__",), ("__post_init__",), ("setup",))
         again = looped or not initial
         if isinstance(node, _ASSIGNS) and again and _assignment(node, name, looped, found):
             (found.assigned if looped else begun).append(node.lineno)
         elif isinstance(node, ast.Delete):
-            found.shrinks |= any(_named(_base(target), name) for target in node.targets)
+            found.shrinks |= any(is_named(base_of(target), name) for target in node.targets)
         elif isinstance(node, ast.If):
             found.capped |= _caps(node, name)
         # What is inside of a statement with a body comes by itself.
         part = getattr(node, "test", None) if hasattr(node, "body") else node
         if part is not None:
-            found.tested |= any(_inside(container, name) for _, container in questions(part))
+            found.tested |= any(mentions(container, name) for _, container in questions(part))
             found.read |= again and _reads(part, name)
             _calls(part, node.lineno if again else 0, name, found)
     found.assigned += begun
@@ -77,7 +75,7 @@ def _calls(node: ast.AST, line: int, name: str, found: Habits) -> None:
         if not isinstance(part, ast.Call) or not isinstance(part.func, ast.Attribute):
             continue
         method = part.func.attr
-        if _named(_base(part.func.value), name):
+        if is_named(base_of(part.func.value), name):
             if method in _GROW and line:
                 found.grows.append(line)
                 found.tested |= method == "setdefault"
@@ -100,34 +98,33 @@ def _reads(node: ast.AST, name: str) -> bool:
 def _takes(node: ast.AST, name: str) -> bool:
     """``name[i]``, ``random.sample(name, 32)``."""
     if isinstance(node, ast.Subscript):
-        return _named(node.value, name)
+        return is_named(node.value, name)
     if not isinstance(node, ast.Call):
         return False
-    called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-    return called in _DRAWS and any(_inside(given, name) for given in node.args)
+    return called(node) in _DRAWS and any(mentions(given, name) for given in node.args)
 
 
 def _assignment(
     node: ast.Assign | ast.AnnAssign | ast.AugAssign, name: str, looped: bool, found: Habits
 ) -> bool:
     """What an assignment does with the name; whether it gives it another value."""
-    flat = list(_targets(node))
-    itself = any(_named(t, name) for t in flat)
-    items = [t for t in flat if isinstance(t, ast.Subscript) and _named(_base(t), name)]
+    targets = list(flat(targets_of(node)))
+    itself = any(is_named(t, name) for t in targets)
+    items = [t for t in targets if isinstance(t, ast.Subscript) and is_named(base_of(t), name)]
     if not itself and not items:
         return False
     value = node.value
     # x[:] = ... and x = x[-100:] keep it small.
-    sliced = [*items, *([value] if itself and _inside(value, name) else [])]
+    sliced = [*items, *([value] if itself and mentions(value, name) else [])]
     cut = isinstance(node, ast.Assign) and any(
         isinstance(s, ast.Subscript) and isinstance(s.slice, ast.Slice) for s in sliced
     )
-    if items or isinstance(node, ast.AugAssign) or _inside(value, name):
+    if items or isinstance(node, ast.AugAssign) or mentions(value, name):
         found.grows += [] if cut and items else [node.lineno]
         found.shrinks |= cut
     else:
         # A variable that gets its first value at the beginning of a function is only born there.
-        found.shrinks |= looped or any(isinstance(t, ast.Attribute) for t in flat)
+        found.shrinks |= looped or any(isinstance(t, ast.Attribute) for t in targets)
     return itself and not isinstance(value, ast.Constant)
 
 
@@ -137,11 +134,11 @@ def _caps(node: ast.If, name: str) -> bool:
     if not isinstance(compared, ast.Compare) or len(compared.ops) != 1:
         return False
     counted = [s.target for s in node.body if isinstance(s, ast.AugAssign)]
-    names = [getattr(target, "attr", getattr(target, "id", "")) for target in counted]
-    if any(n and _inside(compared, n) for n in names) and _fills(node.body, name):
+    names = map(last_name, counted)
+    if any(mentions(compared, counter) for counter in names) and _fills(node.body, name):
         return True  # what is compared with a limit is counted up
     lengths = [
-        isinstance(side, ast.Call) and _named(side.func, "len") and _inside(side, name)
+        isinstance(side, ast.Call) and is_named(side.func, "len") and mentions(side, name)
         for side in (compared.left, compared.comparators[0])
     ]
     if not any(lengths):
@@ -157,46 +154,14 @@ def _fills(body: list[ast.stmt], name: str) -> bool:
     block, found = ast.Module(body, []), Habits()
     _calls(block, 1, name, found)
     stored = [t for part in ast.walk(block) if isinstance(part, ast.Assign) for t in part.targets]
-    return bool(found.grows) or any(_named(_base(t), name) for t in stored)
-
-
-def registers(file: str) -> list[int]:
-    """The lines of a file that register hooks or parametrizations."""
-    lines = enumerate(linecache.getlines(file), 1)
-    return [number for number, text in lines if _REGISTERS.search(text)]
+    return bool(found.grows) or any(is_named(base_of(t), name) for t in stored)
 
 
 def refers_to_itself(file: str, line: int, name: str) -> bool:
     """Whether the statement at a line makes a value out of its former self."""
-    found = innermost(file, line)
+    found = statement_at(file, line)
     node = found.node if found is not None else None
     if isinstance(node, ast.AugAssign):
-        return _named(_base(node.target), name)
+        return is_named(base_of(node.target), name)
     # buffer.extend(...) changes it in place
-    return isinstance(node, ast.Assign | ast.AnnAssign | ast.Expr) and _inside(node.value, name)
-
-
-def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> Iterator[ast.expr]:
-    todo = list(node.targets) if isinstance(node, ast.Assign) else [node.target]
-    while todo:
-        target = todo.pop()
-        if isinstance(target, ast.Tuple | ast.List):
-            todo += target.elts
-        else:
-            yield target.value if isinstance(target, ast.Starred) else target
-
-
-def _named(node: ast.AST | None, name: str) -> bool:
-    if isinstance(node, ast.Attribute):
-        return node.attr == name
-    return isinstance(node, ast.Name) and node.id == name
-
-
-def _inside(node: ast.AST | None, name: str) -> bool:
-    return node is not None and any(_named(part, name) for part in ast.walk(node))
-
-
-def _base(node: ast.expr) -> ast.expr:
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    return node
+    return isinstance(node, ast.Assign | ast.AnnAssign | ast.Expr) and mentions(node.value, name)

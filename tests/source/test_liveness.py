@@ -1,30 +1,18 @@
-"""Which variables of a loop can be read again, and which loops stand around a line."""
+"""Which variables of a loop can be read again."""
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
 
-from holdfast.resume import source
+from holdfast.source.liveness import changed_names, dead_at
 
-
-def place(tmp_path: Path, text: str, head: str) -> tuple[str, int, int]:
-    path = tmp_path / f"script{len(list(tmp_path.iterdir()))}.py"  # sources are read once
-    path.write_text(textwrap.dedent(text))
-    lines = path.read_text().splitlines()
-    line = next(n for n, row in enumerate(lines, 1) if head in row)
-    function = next((n for n, row in enumerate(lines, 1) if row.startswith("def train")), 0)
-    return str(path), function, line
-
-
-def loop_of(tmp_path: Path, text: str, head: str = "in loader") -> source.Loop:
-    return source.loop_at(*place(tmp_path, text, head))
+from .conftest import place
 
 
 def dead_in(tmp_path: Path, text: str, head: str = "in loader") -> frozenset[str]:
-    return source.dead_at(*place(tmp_path, text, head))
+    return dead_at(*place(tmp_path, text, head))
 
 
 @pytest.mark.parametrize(
@@ -80,38 +68,6 @@ def test_a_global_that_a_function_reads_is_read_again(tmp_path: Path):
     assert dead_in(tmp_path, text.format("def show():\n    print(loss)")) == {"x"}
 
 
-def test_the_loops_around_are_named_without_the_one_that_reads(tmp_path: Path):
-    text = """
-    def train(loader):
-        for fold in range(3):
-            for epoch in range(5):
-                for i, x in enumerate(loader):
-                    f(x)
-    """
-    found = loop_of(tmp_path, text, "enumerate(loader)")
-    assert [name for name, _ in found.around] == ["fold", "epoch"]
-    assert (found.first, found.last) == (5, 6)
-
-
-def test_a_loop_whose_body_asks_is_around(tmp_path: Path):
-    text = """
-    def train(batches):
-        for step in range(9):
-            x = next(batches)
-    """
-    found = loop_of(tmp_path, text, "next(batches)")
-    assert [name for name, _ in found.around] == ["step"]
-
-
-def test_names_that_are_changed_somewhere(tmp_path: Path):
-    path = tmp_path / "script.py"
-    path.write_text(
-        "self.seen.append(1)\nrows[3] = 2\nn += 1\nrandom.shuffle(order)\nprint(kept)\n"
-    )
-    names = source.changed_names(str(path))
-    assert {"seen", "rows", "n", "order"} <= names and "kept" not in names
-
-
 def test_variables_of_the_callers_are_dead_where_they_are_set_before_they_are_read(tmp_path: Path):
     text = """
     def train(loader, model, average):
@@ -135,4 +91,13 @@ def test_what_reads_every_variable_keeps_them_all(tmp_path: Path):
 def test_of_an_expression_too_deep_to_follow_everything_is_kept(tmp_path):
     path = tmp_path / "deep.py"
     path.write_text("x = 1\nfor i in range(3):\n    y = " + " + ".join(["x"] * 900) + "\n")
-    assert source.dead_at(str(path), 0, 2) == frozenset()
+    assert dead_at(str(path), 0, 2) == frozenset()
+
+
+def test_names_that_are_changed_somewhere(tmp_path: Path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "self.seen.append(1)\nrows[3] = 2\nn += 1\nrandom.shuffle(order)\nprint(kept)\n"
+    )
+    names = changed_names(str(path))
+    assert {"seen", "rows", "n", "order"} <= names and "kept" not in names

@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 import pytest
+
+from holdfast.detectors.judge import Judge
+from holdfast.source.diffs import decorated, detached, followed_by, replaced
+from holdfast.types import Event, Finding
 from tests.line_events import FILE, reads, stalls
 from tests.memory_events import GROWTH, memory_event
-
-from holdfast.detectors._source_change import decorated, detached, followed_by, replaced
-from holdfast.detectors.judge import Judge
-from holdfast.types import Event, Finding
 
 STORED: dict[str, Any] = {
     "path": "history", "name": "history", "start": 31, "plain": True,

@@ -1,4 +1,4 @@
-"""The recorded line of a finding with its source, and a change of that line as a diff.
+"""The recorded line of a finding, and a change of that line as a diff.
 
 The lines around it come with the event: a finding is read where the script may not be.
 """
@@ -6,16 +6,41 @@ The lines around it come with the event: a finding is read where the script may 
 from __future__ import annotations
 
 import ast
+import difflib
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from ._remedies.source import unified
+from .edits import ATOMS, Edit, Statement
+from .files import parsed
+from .syntax import is_named
 
 _KEPT = ("function", "code", "start", "excerpt")
 # Their arguments are stored one each.
 _STORES = ("append", "appendleft", "add")
-_PLAIN = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+
+
+def unified(old: str, new: str, *, file: str, line: int, indent: str) -> str:
+    """Both versions of a statement as a diff, with the indentation it has in its file."""
+    lines = [f"@@ {file or '?'}:{line} @@"]
+    before, after = old.split("\n"), new.split("\n")
+    for tag, a, b, c, d in difflib.SequenceMatcher(None, before, after, False).get_opcodes():
+        if tag == "equal":
+            lines += [f" {indent}{text}" for text in before[a:b]]
+        else:
+            lines += [f"-{indent}{text}" for text in before[a:b]]
+            lines += [f"+{indent}{text}" for text in after[c:d]]
+    return "\n".join(lines)
+
+
+def indent_of(code: str, first: int, excerpt: Iterable[tuple[object, object]]) -> str:
+    """The indentation that a statement has in its file, read from the lines around it."""
+    bare = code.split("\n", 1)[0].strip()
+    for number, text in excerpt:
+        line = str(text)
+        if number == first and line.strip() == bare:
+            return line[: len(line) - len(line.lstrip())]
+    return ""
 
 
 def source_in(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,7 +53,8 @@ def replaced(data: Mapping[str, Any], new: str) -> str:
     code, file = _code(data), str(data.get("file") or "")
     if not new or not code or new == code or not file:
         return ""
-    return unified(code, new, file=file, line=_first(data), indent=_indent(data))
+    indent = indent_of(code, _first(data), _excerpt(data))
+    return unified(code, new, file=file, line=_first(data), indent=indent)
 
 
 def followed_by(data: Mapping[str, Any], added: str) -> str:
@@ -52,11 +78,10 @@ def decorated(data: Mapping[str, Any], decorator: str) -> str:
 def wrapped(data: Mapping[str, Any], head: str) -> str:
     """The statement inside of a ``with``, as a diff; empty where its lines cannot be moved in."""
     code = _code(data)
-    try:
-        (node,) = ast.parse(code).body
-    except (SyntaxError, ValueError):
+    tree = parsed(code)
+    if tree is None or len(tree.body) != 1:
         return ""
-    if hasattr(node, "body") or '"""' in code or "'''" in code:
+    if hasattr(tree.body[0], "body") or '"""' in code or "'''" in code:
         return ""
     return replaced(data, f"{head}\n{textwrap.indent(code, '    ')}")
 
@@ -71,11 +96,10 @@ def detached(code: str, *, single: bool = True) -> str:
     >>> detached("self.mean = 0.9 * self.mean + 0.1 * loss")
     'self.mean = (0.9 * self.mean + 0.1 * loss).detach()'
     """
-    try:
-        (node,) = ast.parse(textwrap.dedent(code)).body
-    except (SyntaxError, ValueError):
+    statement = Statement.parse(textwrap.dedent(code))
+    if statement is None or len(statement.tree.body) != 1:
         return ""
-    value = None
+    node, value = statement.tree.body[0], None
     if isinstance(node, ast.AugAssign):
         # It stays a tensor: what reads the sum later may ask it for its item.
         value = node.value if single or isinstance(node.target, ast.Subscript) else None
@@ -84,31 +108,26 @@ def detached(code: str, *, single: bool = True) -> str:
     elif isinstance(node, ast.Expr) and isinstance(call := node.value, ast.Call):
         stores = isinstance(call.func, ast.Attribute) and call.func.attr in _STORES
         value = call.args[0] if stores and len(call.args) == 1 and not call.keywords else None
-    if not isinstance(value, ast.expr) or not isinstance(value, (*_PLAIN, ast.BinOp)):
+    if not isinstance(value, (*ATOMS, ast.BinOp)):
         return ""
-    return _edited(textwrap.dedent(code), value, ".detach()")
+    start, stop = statement.span(value)
+    if isinstance(value, ATOMS):
+        return statement.edited([Edit(stop, stop, ".detach()")])
+    return statement.edited([Edit(start, start, "("), Edit(stop, stop, ").detach()")])
 
 
 def target_in(data: Mapping[str, Any]) -> str:
     """What the statement calls the value: ``self.h`` in a method, where the loop says ``net.h``."""
     name, path = str(data.get("name") or ""), str(data.get("path") or "").split("[")[0]
-    try:
-        nodes = [*ast.walk(ast.parse(_code(data)))]
-    except (SyntaxError, ValueError):
-        return path
-    stored = [n for n in nodes if isinstance(getattr(n, "ctx", None), ast.Store)]
-    own = [ast.unparse(n) for n in stored if name in (getattr(n, "id", ""), getattr(n, "attr", ""))]
-    return own[0] if own and name else path
+    stored = [n for n in _nodes(data) if isinstance(getattr(n, "ctx", None), ast.Store)]
+    own = [ast.unparse(n) for n in stored if is_named(n, name)]
+    return own[0] if own else path
 
 
 def carried_together(data: Mapping[str, Any]) -> list[str]:
     """``h`` and ``c`` of ``y, (h, c) = lstm(x, (h, c))``: a pair that is handed on as it came."""
     name = str(data.get("path") or "")
-    try:
-        nodes = [*ast.walk(ast.parse(_code(data)))]
-    except (SyntaxError, ValueError):
-        return []
-    pairs = [n for n in nodes if isinstance(n, ast.Tuple)]
+    pairs = [n for n in _nodes(data) if isinstance(n, ast.Tuple)]
     given = {ast.unparse(n) for n in pairs if isinstance(n.ctx, ast.Load)}
     for pair in pairs:
         names = [ast.unparse(part) for part in pair.elts]
@@ -117,18 +136,10 @@ def carried_together(data: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _edited(code: str, value: ast.expr, cut: str) -> str:
-    """The code with something behind an expression, in brackets where it needs them."""
-    text = ast.get_source_segment(code, value)
-    if text is None or value.end_lineno is None or value.end_col_offset is None:
-        return ""
-    lines = code.encode().split(b"\n")
-    starts = [sum(len(line) + 1 for line in lines[:n]) for n in range(len(lines))]
-    first = starts[value.lineno - 1] + value.col_offset
-    last = starts[value.end_lineno - 1] + value.end_col_offset
-    whole = f"{text}{cut}" if isinstance(value, _PLAIN) else f"({text}){cut}"
-    raw = code.encode()
-    return (raw[:first] + whole.encode() + raw[last:]).decode()
+def _nodes(data: Mapping[str, Any]) -> list[ast.AST]:
+    """The recorded statement, node by node; none where it is half a statement."""
+    tree = parsed(_code(data))
+    return [] if tree is None else list(ast.walk(tree))
 
 
 def _code(data: Mapping[str, Any]) -> str:
@@ -141,13 +152,9 @@ def _first(data: Mapping[str, Any]) -> int:
     return first if isinstance(first, int) else 0
 
 
-def _indent(data: Mapping[str, Any]) -> str:
-    """The indentation of the statement, read from the lines around it."""
-    first, bare = _first(data), _code(data).split("\n", 1)[0].strip()
-    excerpt: Any = data.get("excerpt")
-    for pair in excerpt if isinstance(excerpt, list) else ():  # pyright: ignore[reportUnknownVariableType]
-        number, text = (*pair, 0, "")[:2] if isinstance(pair, list | tuple) else (0, "")  # pyright: ignore[reportUnknownVariableType]
-        if number == first and str(text).strip() == bare:  # pyright: ignore[reportUnknownArgumentType]
-            line = str(text)  # pyright: ignore[reportUnknownArgumentType]
-            return line[: len(line) - len(line.lstrip())]
-    return ""
+def _excerpt(data: Mapping[str, Any]) -> Iterator[tuple[object, object]]:
+    found: object = data.get("excerpt")
+    for pair in cast("list[object]", found) if isinstance(found, list) else ():
+        if isinstance(pair, list | tuple) and len(cast("list[object]", pair)) == 2:
+            number, text = cast("list[object]", pair)
+            yield number, text

@@ -1,22 +1,17 @@
-"""Where in the user's code something happened: file, line, statement, and the module at work."""
+"""Where in the user's code an operation was called: file, line, and the module at work."""
 
 from __future__ import annotations
 
-import inspect
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
 from torch import nn
 
-from .excerpts import source_of
-from .files import from_here, kind_of, short_name
-
-_COPIES = sys.version_info < (3, 13)
-"""Whether ``f_locals`` of a function is a copy that stays."""
+from ...source.frames import frames_from
+from ...source.ownership import kind_of
+from ...source.paths import short_name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,47 +25,6 @@ class Place:
     """Dotted path of the module at work, as the model names it; empty outside of all."""
     library: str = ""
     """File and line inside a library, when the user's line only leads there."""
-
-
-def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frame and its callers, innermost first."""
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def user_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """Those of the user's own code, innermost first."""
-    return (at for at in frames_from(frame) if kind_of(at.f_code.co_filename) == "user")
-
-
-def user_line(frame: FrameType | None) -> tuple[str, int] | None:
-    """File and line of the innermost one; None where there is none."""
-    return next(((at.f_code.co_filename, at.f_lineno) for at in user_frames(frame)), None)
-
-
-def forget_locals(frame: FrameType) -> None:
-    """Drop the copy of a function's variables that looking at ``f_locals`` has left behind.
-
-    Before Python 3.13 it stays with the frame and keeps tensors alive that the function has long
-    let go. Never to be called from within a trace function: there the copy is written back.
-    """
-    if not _COPIES or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        return
-    copy = frame.f_locals
-    # The frame's own, ours, and the one of the question: whoever else has it got it by locals().
-    if sys.getrefcount(copy) <= 3:
-        copy.clear()
-
-
-def variable_of(frame: FrameType, name: str) -> Any:
-    """One variable, with nothing left behind: each look at ``f_locals`` copies them all."""
-    copy = frame.f_locals
-    value = copy.get(name)
-    optimized = _COPIES and frame.f_code.co_flags & inspect.CO_OPTIMIZED
-    if optimized and sys.getrefcount(copy) <= 3:
-        copy.clear()
-    return value
 
 
 def place_of(frame: FrameType | None, names: Mapping[int, str]) -> Place:
@@ -110,10 +64,3 @@ def place_in_traceback(entries: Iterable[str]) -> Place:
     """The user's line in a formatted stack, as autograd keeps one for every node it makes."""
     found = [m for entry in entries for m in _ENTRY.finditer(entry)]
     return _choose((m["file"], int(m["line"]), m["function"]) for m in reversed(found))
-
-
-def place_told(file: str, line: int) -> dict[str, Any]:
-    """A line as the data of an event: file as the user would write it, line, statement, excerpt."""
-    source = source_of(file, line)
-    at = {"file": from_here(file), "line": line}
-    return at | {"code": source.code, "start": source.start, "excerpt": source.excerpt}

@@ -1,4 +1,4 @@
-"""Reads the loop around a line: which of its variables can be read again, which loops enclose it.
+"""Which variables of a scope can be read again after a line, and which names may change.
 
 The answers err on the side of "read again": a value that is kept in vain costs a little room, one
 that is not kept makes a resumed run wrong.
@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..diagnosis.source.loops import LOOPS, nodes_of, tree_of
+from .files import nodes_of
+from .statements import scope_at
+from .syntax import COMPREHENSIONS, FUNCTIONS, LOOPS, WITHS, blocks_of, holds, targets_of
 
-_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-_WITHS = ast.With | ast.AsyncWith
+_CALLABLES = FUNCTIONS | ast.Lambda
 _MUTATORS = {
     *("append", "extend", "insert", "pop", "remove", "clear", "update", "add", "sort", "reverse"),
     *("setdefault", "appendleft", "popleft", "discard", "rotate", "put", "push", "fill"),
@@ -25,107 +25,12 @@ _MUTATORS = {
 _READS_ALL = ("locals", "globals", "vars", "dir", "eval", "exec")
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """The loop that asks a loader for its next batch.
-
-    Args:
-        first: line of its head.
-        last: last line of its body.
-        around: targets of the ``for`` loops around it, with their lines.
-    """
-
-    first: int
-    last: int
-    around: tuple[tuple[str, int], ...]
-
-
-@lru_cache(maxsize=256)
-def loop_at(file: str, function: int, line: int) -> Loop:
-    """The loop at a line of the scope that begins at line ``function`` (0 for a module)."""
-    scope, loops = _scope(file, function), list[ast.stmt]()
-    for node in _within(scope):
-        if isinstance(node, LOOPS) and node.lineno <= line <= (node.end_lineno or line):
-            loops.append(node)
-    loops.sort(key=lambda node: (node.lineno, -(node.end_lineno or 0)))
-    if not loops:
-        return Loop(line, line, ())
-    inner = loops[-1]
-    # Asked for by `for x in loader` the head is at work; by `next(it)` a line of the body.
-    heads = isinstance(inner, ast.For) and line < inner.body[0].lineno
-    around = [one for one in loops if isinstance(one, ast.For) and not (heads and one is inner)]
-    targets = tuple(
-        (name.id, one.lineno)
-        for one in around
-        for name in ast.walk(one.target)
-        if isinstance(name, ast.Name)
-    )
-    return Loop(inner.lineno, inner.end_lineno or inner.lineno, targets)
-
-
-@lru_cache(maxsize=256)
-def blocks_around(file: str, function: int, line: int, head: int) -> tuple[ast.stmt, ...]:
-    """Loops and ``with`` whose body a line of a scope is in, outermost first.
-
-    The loop whose head is at line ``head`` counts too where the line is in its head.
-    """
-    found = [
-        node
-        for node in _within(_scope(file, function))
-        if isinstance(node, LOOPS | _WITHS)
-        and (node.body[0].lineno <= line <= (node.body[-1].end_lineno or line))
-        | (node.lineno == head and node.lineno <= line < node.body[0].lineno)
-    ]
-    return tuple(sorted(found, key=lambda node: (node.lineno, -(node.end_lineno or 0))))
-
-
-@lru_cache(maxsize=256)
-def asks_alone(file: str, function: int, line: int) -> bool:
-    """Whether the statement at a line begins with ``next(...)``: nothing is read before it."""
-    inside = [one for one in _within(_scope(file, function)) if one.lineno <= line]
-    inside = [one for one in inside if line <= (one.end_lineno or line)]
-    one = max(inside, key=lambda one: (one.lineno, -(one.end_lineno or 0)), default=None)
-    if not isinstance(one, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return):
-        return False
-    value: ast.expr | None = one.value
-    while True:
-        if isinstance(value, ast.Subscript | ast.Attribute):
-            value = value.value
-        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-            value = value.func.value
-        else:
-            break
-    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
-        return False
-    return value.func.id == "next" and all(_is_path(one) for one in value.args[:1])
-
-
-def _is_path(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name)
-
-
-@lru_cache(maxsize=256)
-def in_handler(file: str, function: int, line: int) -> bool:
-    """Whether a line of a scope is in an ``except`` or a ``finally``."""
-    tries = (one for one in _within(_scope(file, function)) if isinstance(one, ast.Try))
-    parts = (part for one in tries for part in (*one.handlers, *one.finalbody))
-    return any(part.lineno <= line <= (part.end_lineno or line) for part in parts)
-
-
-@lru_cache(maxsize=64)
-def for_at(file: str, line: int) -> ast.For:
-    """The ``for`` whose head begins at a line of a file."""
-    return next(one for one in nodes_of(file) if isinstance(one, ast.For) and one.lineno == line)
-
-
 @lru_cache(maxsize=256)
 def dead_at(file: str, function: int, line: int) -> frozenset[str]:
     """Variables of a scope that nobody reads after a line before they get a new value."""
-    scope = _scope(file, function)
+    scope = scope_at(file, function)
     body: list[ast.stmt] = getattr(scope, "body", [])
-    if not isinstance(body, list):
+    if scope is None or not isinstance(body, list):
         return frozenset()
     try:
         return _dead(scope, body, list(ast.walk(scope)) if function else nodes_of(file), line)
@@ -141,34 +46,12 @@ def _dead(
     # A function may read what it shares whenever it is called; so may whoever declares a name.
     shared = set[str]()
     for node in nodes:
-        if isinstance(node, _FUNCTIONS) and node is not scope:
+        if isinstance(node, _CALLABLES) and node is not scope:
             shared |= _names(node).loaded
         elif isinstance(node, ast.Global | ast.Nonlocal):
             shared.update(node.names)
     own = _joined(body).stored - shared
     return frozenset(name for name in own if not _read_on(body, name, line))
-
-
-@lru_cache(maxsize=256)
-def in_comprehension(file: str, function: int, line: int) -> bool:
-    """Whether a line of a scope holds a comprehension, which keeps its result to itself."""
-    return any(
-        isinstance(node, _COMPREHENSIONS) and node.lineno <= line <= (node.end_lineno or line)
-        for statement in _within(_scope(file, function))
-        if statement.lineno <= line <= (statement.end_lineno or line)
-        and not hasattr(statement, "body")
-        for node in ast.walk(statement)
-    )
-
-
-@lru_cache(maxsize=256)
-def line_of(file: str, function: int, name: str) -> int:
-    """Where a variable of a scope gets its first value; the line of the scope where nowhere."""
-    scope = _scope(file, function)
-    for node in ast.walk(scope):
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
-            return node.lineno
-    return function or 1
 
 
 @lru_cache(maxsize=64)
@@ -195,23 +78,6 @@ def changed_names(file: str) -> frozenset[str]:
     return frozenset(found)
 
 
-@lru_cache(maxsize=64)
-def loads_optimizer(file: str) -> int:
-    """The line at which a script restores an optimizer by itself; 0 where it does not."""
-    for node in nodes_of(file):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "load_state_dict"
-            and "opt" in ast.unparse(node.func.value).lower()
-        ):
-            return node.lineno
-    return 0
-
-
-# ---------------------------------------------------------------------- details
-
-
 def _last_names(target: ast.expr) -> Iterator[str]:
     for one in ast.walk(target) if isinstance(target, ast.Tuple | ast.List) else (target,):
         inner = one
@@ -221,31 +87,6 @@ def _last_names(target: ast.expr) -> Iterator[str]:
             yield inner.attr
         elif isinstance(inner, ast.Name):
             yield inner.id
-
-
-@lru_cache(maxsize=256)
-def _scope(file: str, function: int) -> ast.AST:
-    if not function:
-        return tree_of(file)
-    for node in nodes_of(file):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            decorators = [one.lineno for one in node.decorator_list]
-            if min([node.lineno, *decorators]) == function:
-                return node
-        elif isinstance(node, ast.Lambda) and node.lineno == function:
-            return node
-    return ast.Module([], [])
-
-
-def _within(scope: ast.AST) -> Iterator[ast.stmt]:
-    """The statements of a scope, without those of functions and classes inside it."""
-    todo = list(ast.iter_child_nodes(scope))
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.stmt):
-            yield node
-        if not isinstance(node, _FUNCTIONS | ast.ClassDef | ast.expr):
-            todo += ast.iter_child_nodes(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +110,9 @@ def _names(node: ast.AST) -> _Names:
         name = frozenset((node.id,))
         stored = isinstance(node.ctx, ast.Store)
         return _Names(frozenset(), name) if stored else _Names(name, frozenset())
-    if isinstance(node, _FUNCTIONS):
+    if isinstance(node, _CALLABLES):
         return _free(node)
-    if isinstance(node, _COMPREHENSIONS):
+    if isinstance(node, COMPREHENSIONS):
         own = _joined(one.target for one in node.generators).stored
         inside = _joined(ast.iter_child_nodes(node))
         first = _names(node.generators[0].iter).loaded
@@ -324,7 +165,7 @@ def _read_on(body: Iterable[ast.stmt], name: str, line: int) -> bool:
     """
     return any(
         _reads_from(statement, name, line)
-        if statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+        if holds(statement, line)
         else _first_in(statement, name) == "load"
         for statement in body
     )
@@ -340,15 +181,17 @@ def _reads_from(node: ast.stmt, name: str, line: int) -> bool:
         if line < node.body[0].lineno:  # each round begins with the targets
             return not own and _first(node.body, name) == "load"
         return _read_on(node.body, name, line)
-    if isinstance(node, _WITHS):
+    if isinstance(node, WITHS):
         return any(_loads(item, name) for item in node.items) or _read_on(node.body, name, line)
     if isinstance(node, ast.If):
-        blocks = [node.body, node.orelse]
-        return _loads(node.test, name) or any(_read_on(block, name, line) for block in blocks)
+        return _loads(node.test, name) or _read_in_any(node, name, line)
     if isinstance(node, ast.Try):
-        blocks = [node.body, *(one.body for one in node.handlers), node.orelse, node.finalbody]
-        return any(_read_on(block, name, line) for block in blocks)
+        return _read_in_any(node, name, line)
     return _first_in(node, name) == "load"
+
+
+def _read_in_any(node: ast.stmt, name: str, line: int) -> bool:
+    return any(_read_on(block, name, line) for block in blocks_of(node))
 
 
 def _first(body: Iterable[ast.stmt], name: str) -> str:
@@ -362,13 +205,13 @@ def _first(body: Iterable[ast.stmt], name: str) -> str:
 
 def _first_in(node: ast.stmt, name: str) -> str:
     if isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        targets = targets_of(node)
         if _loads(node.value, name) or any(_loads(one, name) for one in targets):
             return "load"
         return "store" if any(_stores(one, name) for one in targets) else ""
     if isinstance(node, ast.AugAssign):
         return "load" if _loads(node, name) or _stores(node.target, name) else ""
-    if isinstance(node, _WITHS):
+    if isinstance(node, WITHS):
         for item in node.items:
             if _loads(item, name):
                 return "load"
@@ -387,6 +230,5 @@ def _first_in(node: ast.stmt, name: str) -> str:
             return "load"
         return "load" if _first(node.orelse, name) == "load" else ""
     if isinstance(node, ast.Try):
-        blocks = [node.body, *(one.body for one in node.handlers), node.orelse, node.finalbody]
-        return "load" if any(_first(block, name) == "load" for block in blocks) else ""
+        return "load" if any(_first(block, name) == "load" for block in blocks_of(node)) else ""
     return "load" if _loads(node, name) else ""

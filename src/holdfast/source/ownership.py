@@ -1,12 +1,12 @@
-"""Whose code a file is, and how its path is written; without torch, which a script may not have."""
+"""Whose code a file, a module or a type is; without torch, which a script may not have."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import sys
 import sysconfig
+import weakref
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,9 +26,7 @@ def _folder_of_torch() -> str | None:
     return os.path.dirname(found.origin) if found is not None and found.origin else None
 
 
-# How IPython itself names a cell.
-_CELL = re.compile(r"Cell In\s?\[(\d+)\]")
-_OURS = Path(__file__).parents[2]
+_OURS = Path(__file__).parents[1]
 _TORCH = _prefixes(_folder_of_torch(), _OURS)
 # The catalogue's faults are training scripts that happen to live in our package. All that a
 # ``Task`` of the trainer holds was made by the user's recipe.
@@ -41,6 +39,12 @@ _LIBRARIES = _prefixes(
 )
 # Folders of packages have such names: Debian has a second one.
 _SITES = ("site-packages", "dist-packages")
+
+_modules_known: tuple[int, list[str]] = (0, [])
+_users: dict[str, bool] = {}
+_foreign: dict[str, bool] = {}
+"""Packages by name: whether all of their modules are somebody else's."""
+_known: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 
 
 @lru_cache(maxsize=4096)
@@ -86,10 +90,9 @@ def _holds_packages(folder: str) -> bool:
         return False
 
 
-def short_name(path: str) -> str:
-    """A file of a library from its package on."""
-    real = os.path.realpath(path)
-    return next((real[len(f) :] for f in (*_LIBRARIES, *_TORCH) if real.startswith(f)), path)
+def package_folders() -> tuple[str, ...]:
+    """The folders that packages lie in: those of Python, of torch and of holdfast."""
+    return (*_LIBRARIES, *_TORCH)
 
 
 @lru_cache(maxsize=256)
@@ -99,20 +102,50 @@ def is_ours(filename: str) -> bool:
     return path.startswith(_prefixes(_OURS)) and not path.startswith(_SCRIPTS)
 
 
-def cell_of(file: str) -> str:
-    """``cell 3`` for the file that IPython has made of a cell of a notebook; empty for others."""
-    module = sys.modules.get("IPython")
-    shell = None if module is None else getattr(module, "get_ipython", lambda: None)()
-    named = getattr(getattr(shell, "compile", None), "format_code_name", None)
-    found = _CELL.fullmatch(" ".join(named(file) or ())) if named is not None else None
-    return f"cell {found[1]}" if found else ""
+def user_modules() -> list[str]:
+    """Names of modules that are the user's own; searched again when others have been loaded."""
+    global _modules_known
+    count, names = _modules_known
+    if count != len(sys.modules):
+        _users.pop("__main__", None)  # what runs under this name may be another script now
+        for name in [name for name in list(sys.modules) if name not in _users]:
+            _users[name] = _is_users(name)
+        names = [name for name in list(sys.modules) if _users.get(name)]
+        _modules_known = len(sys.modules), names
+    return names
 
 
-def from_here(file: str) -> str:
-    """A path as seen from the working directory, where it lies below it; a cell by its number."""
-    if cell := cell_of(file):
-        return cell
-    try:
-        return file.removeprefix(os.path.join(os.getcwd(), ""))
-    except FileNotFoundError:
-        return file  # the directory is gone
+def _is_users(name: str) -> bool:
+    # There are thousands of modules in some hundred packages: those of others are asked once.
+    package, dot, _ = name.partition(".")
+    if dot:
+        foreign = _foreign.get(package)
+        if foreign is None:
+            foreign = _foreign[package] = _whose(package) not in (None, "user")
+        if foreign:
+            return False
+    return _whose(name) == "user"
+
+
+def _whose(name: str) -> str | None:
+    """Whose code a module is; None where it has no file."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return kind_of(file) if isinstance(file, str) else None
+
+
+def file_of(kind: type) -> str | None:
+    """The file of the module that defines a type."""
+    return getattr(sys.modules.get(kind.__module__), "__file__", None)
+
+
+def owner_of(kind: type) -> str:
+    """Whose code defines a type: "user", "library" or "torch" (and ours, and Python's own)."""
+    whose = _known.get(kind)
+    if whose is None:
+        file = file_of(kind)
+        if file is None:
+            whose = "user" if kind.__module__ == "__main__" else "torch"
+        else:
+            whose = kind_of(file)
+        _known[kind] = whose
+    return whose

@@ -11,23 +11,16 @@ import ast
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
 
-from .loops import LOOPS, tree_of
+from .files import nodes_of
+from .statements import Found, statements
+from .syntax import FUNCTIONS, expressions_of, targets_of
 
-_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef
 _STORES = ("append", "extend", "add", "insert", "update")
 # What calling a module runs, however it is called.
 _CALLED = frozenset({"forward", "__call__"})
 # Every module has these; functions of the script have such names, too.
 _OF_MODULES = ("train", "eval")
-
-
-class Within(NamedTuple):
-    """A statement, and the loops around it in its function, innermost last."""
-
-    node: ast.stmt
-    loops: tuple[ast.stmt, ...]
 
 
 @dataclass(frozen=True)
@@ -59,9 +52,9 @@ class _Scope:
 
     file: str
     name: str
-    statements: list[Within] = field(default_factory=list[Within])
+    statements: list[Found] = field(default_factory=list[Found])
     named: set[str] = field(default_factory=set[str])
-    makers: dict[str, list[Within]] = field(default_factory=dict[str, list[Within]])
+    makers: dict[str, list[Found]] = field(default_factory=dict[str, list[Found]])
     """By name the statements that give it a value."""
 
 
@@ -80,7 +73,7 @@ def training_in(files: tuple[str, ...]) -> Training:
             break
         trains |= found
     lines = _lines((scope, _feeding(scope, frozenset())) for scope in scopes)
-    named = {n for _, nodes in feeding for node in nodes for n in _named(_own(node))}
+    named = {n for _, nodes in feeding for node in nodes for n in _named(expressions_of(node))}
     # A function that trains is none that a loss is made by: of what it calls its own lines tell.
     others = by_name.keys() - trains
     used = (named | _CALLED if lines else set[str]()) & others
@@ -94,45 +87,30 @@ def _lines(feeding: Iterable[tuple[_Scope, list[ast.stmt]]]) -> set[tuple[str, i
     return {(scope.file, node.lineno) for scope, nodes in feeding for node in nodes}
 
 
-def statement_at(file: str, line: int) -> Within | None:
-    """The innermost statement around a line."""
-    best = None
-    for found in (found for scope in _scopes(file) for found in scope.statements):
-        inside = found.node.lineno <= line <= (found.node.end_lineno or 0)
-        if inside and (best is None or found.node.lineno >= best.node.lineno):
-            best = found
-    return best
-
-
 @lru_cache(maxsize=64)
 def _scopes(file: str) -> list[_Scope]:
-    found = [_Scope(file, "")]
-
-    def visit(parent: ast.AST, scope: _Scope, loops: tuple[ast.stmt, ...]) -> None:
-        for node in ast.iter_child_nodes(parent):
-            if isinstance(node, _DEFINITIONS):
-                method = isinstance(parent, ast.ClassDef) and node.name in _OF_MODULES
-                found.append(inner := _Scope(file, f".{node.name}" if method else node.name))
-                visit(node, inner, ())
-                continue
-            if isinstance(node, ast.stmt):
-                within = Within(node, loops)
-                scope.statements.append(within)
-                scope.named.update(_named(_own(node)))
-                for name in _given(node):
-                    scope.makers.setdefault(name, []).append(within)
-            if not isinstance(node, ast.expr):
-                visit(node, scope, (*loops, node) if isinstance(node, LOOPS) else loops)
-
-    visit(tree_of(file), found[0], ())
-    return found
+    classes = (node for node in nodes_of(file) if isinstance(node, ast.ClassDef))
+    methods = {id(node) for one in classes for node in one.body}
+    found = {0: _Scope(file, "")}
+    for each in statements(file):
+        node = each.node
+        if isinstance(node, FUNCTIONS):
+            dotted = id(node) in methods and node.name in _OF_MODULES
+            found[id(node)] = _Scope(file, f".{node.name}" if dotted else node.name)
+            continue
+        scope = found[id(each.functions[-1]) if each.functions else 0]
+        scope.statements.append(each)
+        scope.named.update(_named(expressions_of(node)))
+        for name in _given(node):
+            scope.makers.setdefault(name, []).append(each)
+    return list(found.values())
 
 
 def _feeding(scope: _Scope, trains: Set[str]) -> list[ast.stmt]:
     """Backward passes of a scope, and the statements whose values they go through."""
     found: dict[int, ast.stmt] = {}
     seen: set[tuple[str, int]] = set()
-    waiting: list[tuple[str, Within]] = []
+    waiting: list[tuple[str, Found]] = []
     for within in scope.statements:
         if names := _differentiated(within.node, trains):
             found[id(within.node)] = within.node
@@ -148,7 +126,7 @@ def _feeding(scope: _Scope, trains: Set[str]) -> list[ast.stmt]:
     return list(found.values())
 
 
-def _makers(makers: list[Within], user: Within) -> list[Within]:
+def _makers(makers: list[Found], user: Found) -> list[Found]:
     """Those of the statements that may have given a name the value that is used."""
     for loop in reversed(user.loops):
         # Where each turn gives it a value before it is used, none from outside of the loop counts.
@@ -161,7 +139,7 @@ def _makers(makers: list[Within], user: Within) -> list[Within]:
 def _differentiated(node: ast.stmt, trains: Set[str]) -> list[str]:
     """Names in what a statement calls a backward pass on, or gives to a function that calls one."""
     found: list[str] = []
-    for part in (p for expression in _own(node) for p in ast.walk(expression)):
+    for part in (p for expression in expressions_of(node) for p in ast.walk(expression)):
         if isinstance(part, ast.Call):
             word = next(_named([part.func]), "")
             grad = word == "grad" and "autograd" in ast.unparse(part.func)
@@ -175,7 +153,7 @@ def _differentiated(node: ast.stmt, trains: Set[str]) -> list[str]:
 def _inputs(node: ast.stmt) -> set[str]:
     """Names that gradients are asked for."""
     found: set[str] = set()
-    for part in (p for expression in _own(node) for p in ast.walk(expression)):
+    for part in (p for expression in expressions_of(node) for p in ast.walk(expression)):
         if isinstance(part, ast.Call) and ast.unparse(part.func).endswith("autograd.grad"):
             asked = [*part.args[1:2], *(k.value for k in part.keywords if k.arg == "inputs")]
             found |= set(_named(asked))
@@ -186,18 +164,12 @@ def _inputs(node: ast.stmt) -> set[str]:
 
 def _given(node: ast.stmt) -> set[str]:
     """The names that a statement gives a value, or puts one into."""
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For | ast.AsyncFor):
-        targets = [node.target]
-    elif isinstance(node, ast.With | ast.AsyncWith):
-        targets = [item.optional_vars for item in node.items if item.optional_vars is not None]
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+    targets = targets_of(node)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         func = node.value.func
         if isinstance(func, ast.Attribute) and func.attr in _STORES:
             targets = [func.value]
-    walrus = (p for e in _own(node) for p in ast.walk(e) if isinstance(p, ast.NamedExpr))
+    walrus = (p for e in expressions_of(node) for p in ast.walk(e) if isinstance(p, ast.NamedExpr))
     return {name for target in targets for name in _stored(target)} | {w.target.id for w in walrus}
 
 
@@ -215,7 +187,7 @@ def _stored(target: ast.expr) -> Iterator[str]:
 
 def _needed(node: ast.stmt) -> set[str]:
     """The names that a statement reads to give others their value."""
-    parts = _own(node)
+    parts = expressions_of(node)
     if isinstance(node, ast.Assign | ast.AnnAssign):
         # ``x[i] = y`` keeps what the rest of x was made of.
         parts = [part for part in parts if part is node.value or isinstance(part, ast.Subscript)]
@@ -224,11 +196,6 @@ def _needed(node: ast.stmt) -> set[str]:
     elif isinstance(node, ast.With | ast.AsyncWith):
         parts = [item.context_expr for item in node.items]
     return set(_named(parts))
-
-
-def _own(node: ast.stmt) -> list[ast.AST]:
-    """The expressions of a statement, without those of the statements inside of it."""
-    return [c for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr | ast.withitem)]
 
 
 def _named(nodes: Iterable[ast.AST]) -> Iterator[str]:

@@ -9,13 +9,14 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
+
+from .files import parsed
 
 _BLANK = b" \t\r\n\f\\"
 # Longer than what people write; a table of data in one statement is not worth the time.
@@ -46,7 +47,7 @@ class Statement:
     def parse(cls, code: str, around: str = "") -> Statement | None:
         """Parse it; None for half a statement, which cannot be changed with confidence."""
         for body in ("", " pass") if len(code) <= _LONGEST else ():
-            tree = _parsed(code + body)
+            tree = parsed(code + body)
             if tree is not None:
                 return cls(code, tree, body, around)
         return None
@@ -132,7 +133,7 @@ class Statement:
         if not ordered or any(a.stop > b.start for a, b in pairwise(ordered)):
             return ""
         code = self.between(0, len(self._bytes), ordered)
-        return code if code != self.code and _parsed(code + self.body) is not None else ""
+        return code if code != self.code and parsed(code + self.body) is not None else ""
 
     def between(self, start: int, stop: int, edits: Iterable[Edit]) -> str:
         """A stretch of the source with the changes that fall into it."""
@@ -168,26 +169,6 @@ class Statement:
         return starts
 
 
-def unified(old: str, new: str, *, file: str, line: int, indent: str) -> str:
-    """Both versions of a statement as a diff, with the indentation it has in its file."""
-    lines = [f"@@ {file or '?'}:{line} @@"]
-    before, after = old.split("\n"), new.split("\n")
-    for tag, a, b, c, d in difflib.SequenceMatcher(None, before, after, False).get_opcodes():
-        if tag == "equal":
-            lines += [f" {indent}{text}" for text in before[a:b]]
-        else:
-            lines += [f"-{indent}{text}" for text in before[a:b]]
-            lines += [f"+{indent}{text}" for text in after[c:d]]
-    return "\n".join(lines)
-
-
 def _position(edit: Edit) -> tuple[int, int]:
     # Insertions at one place stay in the order in which they were asked for.
     return edit.start, edit.stop
-
-
-def _parsed(code: str) -> ast.Module | None:
-    try:
-        return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None

@@ -1,1 +1,0 @@
-"""Reading the user's code: loops, caches, what a line lets grow."""
