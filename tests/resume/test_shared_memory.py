@@ -1,4 +1,4 @@
-"""Names and memory that objects share at a checkpoint are shared in a resumed run, and no others."""
+"""What shares a name or memory at a checkpoint does so in a resumed run, and nothing else does."""
 
 from __future__ import annotations
 

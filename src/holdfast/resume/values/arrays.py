@@ -1,4 +1,4 @@
-"""Arrays that lie in the memory of another array or of a tensor: where, and how they lie there again.
+"""Arrays that lie in the memory of another array or of a tensor: where, and put there again.
 
 What a script writes to one of them it writes to all of them. So such an array is saved as its place
 in the memory, and the memory once.

@@ -183,7 +183,7 @@ class Restoring:
             raise TypeError("an array is missing")
         if arrays.is_mapped(live):
             raise RefusedError(f"{shown(path)} is mapped from a file")
-        # One that lies in the memory of another was its place there, and has a memory of its own now.
+        # What lies in the memory of another here has one of its own at the checkpoint.
         free = self._fits(live, np.ndarray) and live.base is None
         same = free and live.shape == saved.shape and live.dtype == saved.dtype
         if same and _start(live) not in self._memory:
