@@ -181,12 +181,12 @@ class Restoring:
         saved = node["v"]
         if type(saved) is not np.ndarray:
             raise TypeError("an array is missing")
-        if arrays.is_mapped(live):
+        same = self._fits(live, np.ndarray)
+        same = same and live.shape == saved.shape and live.dtype == saved.dtype
+        if same and arrays.is_mapped(live):
             raise RefusedError(f"{shown(path)} is mapped from a file")
         # What lies in the memory of another here has one of its own at the checkpoint.
-        free = self._fits(live, np.ndarray) and live.base is None
-        same = free and live.shape == saved.shape and live.dtype == saved.dtype
-        if same and _start(live) not in self._memory:
+        if same and live.base is None and _start(live) not in self._memory:
             self._before[id(live)] = live.copy()
             live[...] = saved
             saved = live
