@@ -44,6 +44,7 @@ def state() -> dict[str, Any]:
         "array": np.array([1.0, float("nan")]),
         "tensor": torch.arange(3),
         "names": {"b", "a"},
+        "table": {"x": [1.0, 2.0], (1, 2): "pair"},
         "rng": np.random.default_rng(0),
     }
 
@@ -60,6 +61,8 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "array": lambda one: one["array"].__setitem__(0, 2),
     "tensor": lambda one: one["tensor"].add_(1),
     "names": lambda one: one["names"].add("c"),
+    "table['x'][1]": lambda one: one["table"]["x"].__setitem__(1, -2.0),
+    "table": lambda one: one["table"].update(y=1),
     "rng": lambda one: one["rng"].random(),
 }
 
@@ -116,3 +119,25 @@ def test_a_mistake_in_putting_back_ends_the_process(
     again = bench.run(script, resume=whole.checkpoints[1])
     assert again.code == 2 and not again.out
     assert "cannot resume: sums is not what it was at the checkpoint, at train.py:" in again.err
+
+
+def test_two_generators_that_were_one_at_first_are_refused(bench: Bench) -> None:
+    script = bench.script(
+        """
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        order = noise = np.random.default_rng(0)
+        for step in range(20):
+            if step == 3:
+                noise = np.random.default_rng(5)
+            x = torch.randn(16, 6) + float(noise.random()) + float(order.random())
+            loss = nn.functional.cross_entropy(model(x), (x.sum(1) > 0).long())
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        told(model)
+        """
+    )
+    whole = bench.run(script)
+    assert whole.code == 0 and len(whole.checkpoints) > 1, whole.err
+    again = bench.run(script, resume=whole.checkpoints[1])
+    assert again.code == 2 and not again.out
+    assert "cannot resume: order is not what it was at the checkpoint" in again.err

@@ -6,6 +6,7 @@ in the memory, and the memory once.
 
 from __future__ import annotations
 
+import bisect
 import mmap
 from typing import Any
 
@@ -14,6 +15,35 @@ from torch import Tensor
 
 Array = np.ndarray[Any, Any]
 _NUMBERS = "biufc"
+_ROW = 20
+"""Starts are kept in rows of 2**20 bytes: a buffer of experience is thousands of small arrays."""
+
+
+class Spans:
+    """Pieces of memory, none in another one, and what is in them."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[int, Any]] = {}
+        self._rows: dict[int, list[int]] = {}
+
+    def add(self, start: int, size: int, thing: Any) -> None:
+        """Something is in this memory; what was told of the same start first counts."""
+        if start not in self._held:
+            self._held[start] = size, thing
+            row = -1 if size >> _ROW else start >> _ROW
+            bisect.insort(self._rows.setdefault(row, []), start)
+
+    def at(self, start: int, size: int) -> Any:
+        """Something that is in a part of this memory; None where nothing is."""
+        near = range((start >> _ROW) - 1, ((start + size - 1) >> _ROW) + 1)
+        for row in (-1, *(near if len(near) < len(self._rows) else self._rows)):
+            starts = self._rows.get(row, ())
+            number = bisect.bisect_right(starts, start + size - 1)
+            if number:
+                length, thing = self._held[starts[number - 1]]
+                if starts[number - 1] + length > start:
+                    return thing
+        return None
 
 
 def root_of(value: Array) -> Array | None:

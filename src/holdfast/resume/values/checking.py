@@ -20,8 +20,7 @@ from .nodes import KIND, MISSING, SCALARS, Node
 _TENSORS = ("Tensor", "Parameter")
 _FULL = {"tensor": tensor_digest, "array": array_digest}
 _LONG = ("large", "list", "tuple", "set", "frozenset", "deque", "dict")
-# What they hold is known by name, in whichever order.
-_NAMED = ("a",)
+_NUMBERED = ("list", "tuple", "deque")
 
 
 def difference(saved: Node, here: Node, path: str) -> str:
@@ -48,13 +47,27 @@ def difference(saved: Node, here: Node, path: str) -> str:
 
 
 def _parts(saved: Mapping[Any, Any], here: Mapping[Any, Any], path: str) -> str:
+    kind, found = saved.get(KIND), ""
     for key in saved.keys() | here.keys():
-        if key in ("d", "t") and saved.get(KIND) in ("tensor", "module"):
-            continue  # the device, and which module it is a copy of
         one, other = saved.get(key), here.get(key)
-        found = _named(one, other, path) if key in _NAMED else _inner(one, other, path)
-        if found:
-            return found
+        if kind == "tensor" and key == "d":
+            continue  # the device
+        if key == "a":
+            found = found or _named(one, other, path)
+        elif kind == "dict" and key == "v":
+            found = found or _pairs(one, other, path)
+        elif _inner(one, other, path):
+            found = found or (_inner(one, other, path) if kind in _NUMBERED else path)
+    return found
+
+
+def _pairs(saved: Any, here: Any, path: str) -> str:
+    if len(saved) != len(here):
+        return path
+    for (key, one), (other_key, other) in zip(saved, here, strict=True):
+        found = difference(one, other, f"{path}[{key!r}]" if type(key) in SCALARS else path)
+        if found or _inner(key, other_key, path):
+            return found or path
     return ""
 
 

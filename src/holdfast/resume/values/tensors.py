@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,10 +67,8 @@ class Tensors:
         self._inside, self._inline, self._graphs = inside, inline, graphs
         self._storages: dict[int, tuple[str, Tensor, dict[str, Any]]] = {}
         """Path, tensor and node of the first one that is in some memory."""
-        self._arrays: dict[int, tuple[str, np.ndarray[Any, Any], bool]] = {}
-        """By its address: path and array, and whether a resumed script makes it again."""
-        self._starts: list[int] = []
-        """Addresses of memory that was met, in order."""
+        self._arrays, self._on_host = arrays.Spans(), arrays.Spans()
+        """Path and array, and whether a resumed script makes it again; the same as of storages."""
 
     def tensor(self, value: Tensor, path: str) -> Node:
         """The node of a tensor that a variable holds."""
@@ -82,9 +79,9 @@ class Tensors:
             raise RefusedError(f"{shown(path)} is a {_kind(value)}, which is not saved")
         made = self._comparing.tensor(value, path)
         start = storage_of(value)
-        on_host = value.is_cpu and value.numel()
-        array = self._arrays.get(self._before(start)) if on_host else None
-        if array is not None and start < arrays.start_of(array[1]) + array[1].nbytes:
+        length = _bytes(value) if value.is_cpu and value.numel() else 0
+        array = self._arrays.at(start, length) if length else None
+        if array is not None:
             if made is not None and array[2]:
                 return made
             return self._part_of_array(value, path, *array[:2])
@@ -101,14 +98,9 @@ class Tensors:
         return node
 
     def _meet(self, start: int, path: str, value: Tensor, node: dict[str, Any]) -> None:
-        if start not in self._storages:
-            self._storages[start] = path, value, node
-            bisect.insort(self._starts, start)
-
-    def _before(self, start: int) -> int:
-        """The last memory that was met and begins here or before; 0 for none."""
-        number = bisect.bisect_right(self._starts, start)
-        return self._starts[number - 1] if number else 0
+        found = self._storages.setdefault(start, (path, value, node))
+        if value.is_cpu and value.numel():
+            self._on_host.add(start, _bytes(value), found)
 
     def of_module(self, value: Tensor, path: str) -> Node:
         """The node of a parameter or buffer; None if it is saved with the models or elsewhere."""
@@ -152,6 +144,7 @@ class Tensors:
         """The node of a tensor in the memory of an array."""
         after = storage_of(value) - arrays.start_of(array)
         alike = str(value.dtype) == _DTYPES.get(array.dtype.name) and not after % array.itemsize
+        alike = alike and after >= 0 and after + _bytes(value) <= array.nbytes
         if self._inline or value.requires_grad or not alike:
             raise RefusedError(f"{shown(path)} and {shown(first)} share their memory")
         shape, strides, (begins,) = _layout(value)
@@ -187,11 +180,9 @@ class Tensors:
         if root is not None:
             node = take(root, f"{path}.base")
             return {KIND: "view", "v": node, "w": arrays.layout(value, arrays.start_of(root))}
-        other = self._storages.get(self._before(start + value.nbytes - 1))
-        within = other is not None and start < storage_of(other[1]) + _bytes(other[1])
-        if other is None or not within or (made is not None and not other[2]):
-            self._arrays[start] = path, value, made is not None
-            bisect.insort(self._starts, start)
+        other = self._on_host.at(start, value.nbytes)
+        if other is None or (made is not None and not other[2]):
+            self._arrays.add(start, value.nbytes, (path, value, made is not None))
             return None
         first, tensor, node = other
         alike = str(tensor.dtype) == _DTYPES.get(value.dtype.name)
