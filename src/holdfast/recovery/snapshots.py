@@ -27,6 +27,8 @@ from ..shards import is_sharded, like, local
 from .pinned_memory import Plan, Room, plan
 from .snapshot_pace import Pace
 
+_NUMBERS = frozenset((int, float, bool))
+
 
 @dataclass(slots=True)
 class Snapshot:
@@ -322,7 +324,10 @@ def _with(tree: Any, copies: Iterator[Tensor]) -> Any:
 
 
 def _nested(tree: Any) -> bool:
-    return type(tree) in (list, tuple) and bool(tree) and not isinstance(tree[0], int | float)
+    if type(tree) not in (list, tuple):
+        return False
+    # Not the first one alone: some keep a count and a tensor in one list.
+    return not _NUMBERS.issuperset(map(type, tree))
 
 
 def _likes(tensors: list[Tensor]) -> list[tuple[Any, ...]]:

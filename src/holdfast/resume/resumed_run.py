@@ -28,7 +28,7 @@ from ..run import LaneReader, Run
 from . import frames as frames_
 from .counters import counters, set_counts
 from .outputs import Coming, Outputs
-from .passes import Passes, Values, facts, moved_target, targets
+from .passes import Passes, Values, changes, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
 from .rounds import Rounds
 from .saving import DATASET, FORMAT
@@ -36,8 +36,11 @@ from .standing import loops_around_a_question, loops_at_work, put_back
 from .training import Training
 from .values import generators
 from .values.admitted import is_name
-from .values.nodes import MISSING
+from .values.checking import difference
+from .values.nodes import MISSING, shown
 from .values.restoring import Restoring
+from .values.taking import Taking
+from .values.tensors import Known
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -169,6 +172,7 @@ class ResumedRun:
         dataset = getattr(iterator, "_dataset", MISSING)
         if restoring.value(dataset, saved["dataset"], DATASET) is not dataset:
             raise RefusedError("the loader reads another dataset than it did")
+        _check(frames, saved["values"], self._taking(state, frames))
         rng.put_back(saved[RNG])
         one.steps = one.now = int(saved["steps"])
         self._passes.resumed(one.steps)
@@ -194,8 +198,14 @@ class ResumedRun:
         state.put_back({**self._tree, "gradients": saved["gradients"]}, parts=parts)
         restoring = _put(frames, saved["values"])
         put_back(loops, saved["round"]["places"], frames, restoring.value)
+        _check(frames, saved["values"], self._taking(state, frames))
         rng.put_back(saved[RNG])
         passes.resumed(int(saved["steps"]))
+
+    def _taking(self, state: TrainingState, frames: list[FrameType]) -> Taking:
+        """Another look, as that which made the checkpoint."""
+        passes, known = self._passes, Known.of(state.models)
+        return Taking(known, passes.baseline, changes, running=frames, knows=passes.knows)
 
     def _check_files(self) -> None:
         """Refuse code that is not that of the earlier run."""
@@ -255,6 +265,22 @@ def _put(frames: list[FrameType], values: Values) -> Restoring:
             new[root][name] = value
     frames_.put(frames, new)
     return restoring
+
+
+def _check(frames: list[FrameType], values: Values, taking: Taking) -> None:
+    """Refuse variables that are not what they were although they were put back."""
+    live = frames_.variables(frames)
+    for root, held in values.items():
+        for name, node in held.items():
+            path = f"{root}/{name}"
+            try:
+                here = taking.take(live[root].get(name), path)
+            except RefusedError:
+                continue  # it could be saved then: a resumed script has it in another way
+            found = difference(node, here, path)
+            if found:
+                text = f"{shown(found)} is not what it was at the checkpoint"
+                raise RefusedError(text, *frames_.place_of(frames, root, name))
 
 
 def _check_facts(loader: Any, saved: Mapping[str, Any]) -> None:

@@ -24,7 +24,8 @@ from .objects import cells
 
 Value = Callable[[Any, Node, str], Any]
 """The value of a node, made of the live one where that can be."""
-_NOT_PUT_BACK = ("fused", "foreach", "capturable", "params")
+NOT_PUT_BACK = ("fused", "foreach", "capturable", "params")
+"""What an optimizer keeps as it is: how a step is computed is no state."""
 _PARTS: tuple[tuple[Any, frozenset[str]], ...] = (
     (
         (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType),
@@ -158,7 +159,7 @@ def fill_optimizer(live: Any, node: Node, path: str, value: Value) -> None:
         for key, one in saved:
             if type(one) not in (float, int, bool) or not isinstance(key, str):
                 raise TypeError(f"{key} of a parameter group is a number")
-            if key not in _NOT_PUT_BACK:
+            if key not in NOT_PUT_BACK:
                 group[key] = one
     _fill_attributes(live, node.get("a", ()), path, value)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import mmap
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from ..refusal import RefusedError
-from . import admitted, hidden, live_objects, plain, secrets
+from . import admitted, arrays, hidden, live_objects, plain, secrets
 from .digests import array_digest, items_digest, pickle_digest, tensor_digest
 from .nodes import DICTS, KIND, MISSING, SCALARS, Node, class_name, shown
+from .tensors import storage_of
 
 _FACTORIES = {"int": int, "float": float, "list": list}
 _LEAVES = (*SCALARS, np.generic, torch.dtype, torch.device)
@@ -36,7 +36,12 @@ class Restoring:
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
         self._given: set[int] = set()
-        """Objects that were filled: two that were two at the checkpoint are not one here."""
+        """Objects that were filled, or are to stay as the script has made them: two that were two
+        at the checkpoint are not one here."""
+        self._memory: set[int] = set()
+        """Where that lies in memory which is to stay as it is."""
+        self._before: dict[int, Any] = {}
+        """What was in the numbers that were filled."""
         self._depth = 0
 
     @torch.no_grad()
@@ -77,6 +82,13 @@ class Restoring:
         self._made[path] = live
         return live
 
+    def _stay(self, live: Any, path: str, what: str) -> Any:
+        """What keeps the contents it has: nothing is put into it for the sake of another name."""
+        self._given.add(id(self._keep(live, path, what)))
+        if isinstance(live, Tensor | np.ndarray):
+            self._memory.add(_start(live))
+        return live
+
     def _give(self, path: str, made: Any) -> Any:
         self._made[path] = made
         self._given.add(id(made))
@@ -87,7 +99,8 @@ class Restoring:
         return type(live) in kinds and id(live) not in self._given
 
     def _ref(self, live: Any, node: Node, path: str) -> Any:
-        return self._keep(live, path, node["c"])
+        stays = isinstance(live, Tensor | np.ndarray)
+        return (self._stay if stays else self._keep)(live, path, node["c"])
 
     def _same(self, live: Any, node: Node, path: str) -> Any:
         if node["p"] not in self._made:
@@ -100,11 +113,11 @@ class Restoring:
             raise RefusedError(f"{shown(path)} does not hold {node['n']:,} items as it did")
         if node["h"] and items_digest(live) != node["h"]:
             raise RefusedError(f"{shown(path)} holds other items than it did")
-        return self._keep(live, path, node["c"])
+        return self._stay(live, path, node["c"])
 
     def _made_again(self, live: Any, node: Node, path: str) -> Any:
         """A tensor or an array that the script has made again by itself: it must be the same."""
-        self._keep(live, path, node["c"])
+        live = self._stay(self._before.get(id(live), live), path, node["c"])
         if not isinstance(live, Tensor | np.ndarray):
             raise RefusedError(f"{shown(path)} is no {node['c']} in the resumed run")
         if node["h"]:
@@ -121,7 +134,7 @@ class Restoring:
         return live
 
     def _held(self, live: Any, node: Node, path: str) -> Any:
-        self._keep(live, path, node["c"])
+        self._stay(live, path, node["c"])
         try:
             same = pickle_digest(live) == node["h"]
         except Exception:
@@ -143,6 +156,7 @@ class Restoring:
             raise TypeError("a tensor is missing")
         free = isinstance(live, nn.Parameter) and id(live) not in self._given
         if free and live.shape == saved.shape:
+            self._before[id(live)] = live.clone()
             live.copy_(saved)
             made: Any = live
         else:
@@ -156,6 +170,8 @@ class Restoring:
     def _part(self, live: Any, node: Node, path: str) -> Any:
         """A tensor in the memory of another one."""
         other = self._made.get(node["p"])
+        if isinstance(other, np.ndarray):
+            other = torch.from_numpy(arrays.row_of(other))
         if not isinstance(other, Tensor):
             raise RefusedError(f"{shown(path)} is a part of a tensor that is not there")
         made = self._made[path] = other.detach().as_strided(*_layout(node["w"]))
@@ -166,12 +182,23 @@ class Restoring:
         if type(saved) is not np.ndarray:
             raise TypeError("an array is missing")
         same = self._fits(live, np.ndarray)
-        if same and live.shape == saved.shape and live.dtype == saved.dtype:
-            if _is_mapped(live):
-                raise RefusedError(f"{shown(path)} is mapped from a file")
+        same = same and live.shape == saved.shape and live.dtype == saved.dtype
+        if same and arrays.is_mapped(live):
+            raise RefusedError(f"{shown(path)} is mapped from a file")
+        # What lies in the memory of another here has one of its own at the checkpoint.
+        if same and live.base is None and _start(live) not in self._memory:
+            self._before[id(live)] = live.copy()
             live[...] = saved
             saved = live
         return self._give(path, saved)
+
+    def _view(self, live: Any, node: Node, path: str) -> Any:
+        """An array in the memory of another one, or of a tensor."""
+        root = arrays.root_of(live) if isinstance(live, np.ndarray) else None
+        memory = self.value(MISSING if root is None else root, node["v"], f"{path}.base")
+        if id(live) in self._given:
+            live = MISSING
+        return self._give(path, arrays.placed(live, memory, node["w"]))
 
     # ------------------------------------------------------------------ containers
 
@@ -300,18 +327,13 @@ class Restoring:
         return live
 
 
+def _start(numbers: Tensor | np.ndarray[Any, Any]) -> int:
+    return storage_of(numbers) if isinstance(numbers, Tensor) else arrays.start_of(numbers)
+
+
 def _layout(saved: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     shape, strides, first = (tuple(int(one) for one in part) for part in saved)
     return shape, strides, first[0]
-
-
-def _is_mapped(array: Any) -> bool:
-    """Whether what is written to an array goes to a file."""
-    while isinstance(array, np.ndarray):
-        if isinstance(array, np.memmap):
-            return True
-        array = array.base
-    return isinstance(array, mmap.mmap)
 
 
 _FILLED: dict[str, Callable[[Any, Node, str, live_objects.Value], None]] = {
@@ -330,8 +352,8 @@ _FILLED: dict[str, Callable[[Any, Node, str, live_objects.Value], None]] = {
 _METHODS: dict[str, Callable[[Restoring, Any, Node, str], Any]] = {
     name: getattr(Restoring, f"_{name}")
     for name in (
-        *("ref", "same", "large", "held", "tensor", "bytes", "part", "array", "enum", "object"),
-        *("module", "secret"),
+        *("ref", "same", "large", "held", "tensor", "bytes", "part", "array", "view"),
+        *("enum", "object", "module", "secret"),
         *("list", "tuple", "set", "frozenset", "deque", "dict"),
     )
 }

@@ -129,7 +129,7 @@ class Taking:
         self._rows: tuple[tuple[Any, _TakeWith], ...] = (
             (_NAMED, _named),
             (Tensor, _leaf(tensors.tensor)),
-            (np.ndarray, _leaf(tensors.array)),
+            (np.ndarray, tensors.array),
             (np.generic, _leaf(tensors.number)),
             (plain.CLASSES, _leaf(plain.take)),
             (torch.amp.GradScaler, _leaf(objects.scaler)),
