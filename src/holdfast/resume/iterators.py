@@ -22,8 +22,8 @@ from ..diagnosis.source.files import kind_of, short_name
 from ..diagnosis.source.place import forget_locals
 from .counters import set_counts
 from .frames import put_locals
-from .stacks import OF_DICTS, OF_RANGES, OF_SEQUENCES, loops_of, replace, word
-from .values.nodes import MISSING
+from .stacks import OF_DICTS, OF_LOADERS, OF_RANGES, OF_SEQUENCES, loops_of, replace, word
+from .values.nodes import KIND, MISSING
 
 Place = dict[str, Any]
 _Take = Callable[[Any, str], Any]
@@ -220,6 +220,18 @@ def _put_map(iterator: Any, place: Place, path: str, value: _Value) -> None:
         put(one, then, f"{path}[{number}]", value)
 
 
+def _take_feed(iterator: Any, path: str, taken: _Take) -> Place:
+    node = taken(iterator, path)
+    if isinstance(node, dict) and node[KIND] == "ref":
+        raise NoPlaceError(" (it reads a loader)")
+    return {"v": node}
+
+
+def _put_feed(iterator: Any, place: Place, path: str, value: _Value) -> None:
+    if value(iterator, place["v"], path) is not iterator:
+        raise NoPlaceError(" (it reads another loader in the resumed run)")
+
+
 # ---------------------------------------------------------------------- generators
 
 
@@ -302,4 +314,5 @@ _ROWS: tuple[tuple[tuple[Any, ...], Callable[..., Place], Callable[..., None]], 
     ((zip,), _take_zip, _put_zip),
     ((map, filter), _take_map, _put_map),
     ((GeneratorType,), _take_generator, _put_generator),
+    (OF_LOADERS, _take_feed, _put_feed),
 )

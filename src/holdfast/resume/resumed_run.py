@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +27,7 @@ from ..redaction import redact_command, same_command
 from ..run import LaneReader, Run
 from . import frames as frames_
 from .counters import counters, set_counts
+from .feeds import Feeds
 from .outputs import Coming, Outputs
 from .passes import Passes, Values, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
@@ -66,6 +67,7 @@ class ResumedRun:
         path: of its file.
         training: of this process.
         passes: over loaders, so far.
+        feeds: iterators over loaders, so far.
         outputs: files that the script writes.
     """
 
@@ -76,6 +78,7 @@ class ResumedRun:
         path: Path,
         training: Training,
         passes: Passes,
+        feeds: Feeds,
         outputs: Outputs,
     ) -> None:
         self.saved, self.path = saved, path
@@ -84,6 +87,7 @@ class ResumedRun:
         self.reads = False
         """Whether a loader is read by holdfast itself."""
         self._tree, self._training, self._passes = tree, training, passes
+        self._feeds = feeds
         self._iterator = 0
         passes.began_at = float(saved["trained"])
         first, since = first_lengths(path), passes.began_at
@@ -188,14 +192,24 @@ class ResumedRun:
         self._check_files()
         _check_position(saved["round"], frames, targets_count=False)
         rounds.begins_anew(frame, key)
-        passes.look(frame)
-        loops = loops_at_work(frames, key[2])
+        passes.look(frame, self._feeds.take)
         parts = {"models", "optimizers", "gradients"}
         state.put_back({**self._tree, "gradients": saved["gradients"]}, parts=parts)
-        restoring = _put(frames, saved["values"])
-        put_back(loops, saved["round"]["places"], frames, restoring.value)
+        self._put_round(frames, key)
+        self.reads = True
+        if self._feeds.lead():
+            # Samplers have drawn, of generators that were where they should be already.
+            self._put_round(frames, key)
+            self._feeds.forget_wanted()
+        self.reads = False
         rng.put_back(saved[RNG])
         passes.resumed(int(saved["steps"]))
+
+    def _put_round(self, frames: list[FrameType], key: list[Any]) -> None:
+        """Give the variables their values, and have the loops stand where they stood."""
+        loops = loops_at_work(frames, key[2])
+        restoring = _put(frames, self.saved["values"], self._feeds.put)
+        put_back(loops, self.saved["round"]["places"], frames, restoring.value)
 
     def _check_files(self) -> None:
         """Refuse code that is not that of the earlier run."""
@@ -233,10 +247,12 @@ class _Over:
         raise StopIteration
 
 
-def _put(frames: list[FrameType], values: Values) -> Restoring:
+def _put(
+    frames: list[FrameType], values: Values, put_feed: Callable[..., object] | None = None
+) -> Restoring:
     """Give the variables their values; what was put back goes on knowing them."""
     live = frames_.variables(frames)
-    restoring = Restoring()
+    restoring = Restoring(put_feed)
     new: dict[str, dict[str, Any]] = {}
     for root, held in values.items():
         if root not in live:

@@ -26,6 +26,7 @@ from ..redaction import redact_command
 from . import frames as frames_
 from . import source
 from .counters import counters, counts
+from .feeds import Feeds
 from .outputs import Outputs
 from .passes import Open, Passes, changes, check_targets, take_variables
 from .refusal import RefusedError
@@ -51,6 +52,7 @@ class Saving:
         state: the live models and optimizers.
         passes: over loaders, so far.
         rounds: of a loop without a loader.
+        feeds: iterators over loaders that the script asks by hand.
         outputs: files that the script writes.
         why_not: why no run with these settings can be resumed; empty otherwise.
     """
@@ -61,10 +63,11 @@ class Saving:
         state: Callable[[], TrainingState],
         passes: Passes,
         rounds: Rounds,
+        feeds: Feeds,
         outputs: Outputs,
         why_not: str,
     ) -> None:
-        self._rounds = rounds
+        self._rounds, self._feeds = rounds, feeds
         self._training, self._state, self._passes = training, state, passes
         self._outputs = outputs
         self._why_not = why_not
@@ -175,7 +178,9 @@ class Saving:
         frames = frames_.chain(frame)
         state = self._state()
         known = Known.of(state.models)
-        taking = Taking(known, passes.baseline, changes, running=frames, knows=passes.knows)
+        feed = self._feeds.take if one is None else None
+        about = {"feed": feed, "running": frames, "knows": passes.knows}
+        taking = Taking(known, passes.baseline, changes, **about)
         values = take_variables(taking, frames)
         where = self._round(frame, taking) if one is None else self._batch(one, frame, taking)
         gradients = [

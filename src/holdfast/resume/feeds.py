@@ -1,0 +1,335 @@
+"""Iterators over loaders that a script asks by hand: where they are, and how they come there again.
+
+Beside ``for batch in loader`` a loop may hold an iterator, or several, and ask with ``next``. Such
+an iterator is saved as how its pass began and how many batches it has handed out, as a variable of
+the script is saved by its value. A resumed script has made it once more by itself, and it goes on:
+
+without workers   the pass is begun anew with the random state of then; its draws are left behind
+workers of then   begun before the first round was over: they go on from there, pass by pass, and do
+                  all the work again, so that what they draw for themselves comes out the same
+later workers     started anew, if all that they can see is still what it was when they started
+a stream without workers has the place of its own iterator
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data._utils import signal_handling
+from torch.utils.data.dataloader import (
+    IterDataPipe,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
+
+from ..checkpoint import rng
+from ..checkpoint.loader_pass import Beginning, LoaderPass, return_to
+from . import iterators
+from .refusal import RefusedError, say
+from .sight import Sight, runs_own_code, shares_memory
+from .values.nodes import KIND, Node, Take, shown
+
+_KINDS = (_SingleProcessDataLoaderIter, _MultiProcessingDataLoaderIter)
+_MOST = 1024
+"""Passes that workers which last are led through again; each takes 13 kB of every checkpoint."""
+_PATIENCE = 5.0
+"""Seconds after which the work of leading workers through is told."""
+
+
+@dataclass(slots=True, eq=False)
+class Feed:
+    """An iterator over a loader that is there."""
+
+    iterator: weakref.ref[Any]
+    loader: Callable[[], Any]
+    beginning: Beginning
+    early: bool
+    """Whether a resumed script comes by where its workers were started."""
+    before: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """Passes that its workers have had before, where they last."""
+    over: bool = False
+    within: bool = False
+    """Whether a pass of it was inside another, which no resumed script goes through."""
+    lost: bool = False
+    """Whether there were too many passes to remember."""
+    sight: Sight | None = None
+    """What workers that were started later could see then."""
+
+    def passes(self) -> list[dict[str, Any]]:
+        """All passes of its workers, the last of which is the one at work."""
+        iterator = self.iterator()
+        now = self.beginning.state(int(getattr(iterator, "_num_yielded", 0)))
+        return [*self.before, {**now, "over": self.over}]
+
+
+class Feeds:
+    """The iterators over loaders of this process.
+
+    Args:
+        early: whether the first round of the training is not over yet.
+    """
+
+    def __init__(self, early: Callable[[], bool]) -> None:
+        self._early = early
+        self._of: dict[int, Feed] = {}
+        self._wanted: list[tuple[Any, Node, str]] = []
+
+    # ------------------------------------------------------------------ while the script runs
+
+    def begins(self, loader: Any) -> None:
+        """A pass is about to begin: with workers that last, the one before is over."""
+        feed = self._of.get(id(getattr(loader, "_iterator", None)))
+        if feed is None:
+            return
+        if len(feed.before) < _MOST:
+            feed.before = feed.passes()
+        else:
+            feed.lost = True
+
+    def began(self, loader: Any, iterator: Any, beginning: Beginning, *, within: bool) -> None:
+        """Its iterator is there."""
+        if type(iterator) not in _KINDS or not isinstance(loader, DataLoader):
+            return
+        key = id(iterator)
+        known = self._of.get(key)
+        if known is not None:
+            known.beginning, known.over = beginning, False
+            known.within = known.within or within
+            return
+        gone = weakref.ref(iterator, lambda _, key=key: self._of.pop(key, None))
+        # A loader that keeps its iterator would keep itself.
+        held = weakref.ref(loader) if loader.persistent_workers else lambda: loader
+        feed = self._of[key] = Feed(gone, held, beginning, self._early(), within=within)
+        if loader.num_workers and not feed.early:
+            feed.sight = Sight.of(loader)
+
+    def ended(self, iterator: Any) -> None:
+        """An iterator has nothing more."""
+        feed = self._of.get(id(iterator))
+        if feed is not None:
+            feed.over = True
+
+    def of(self, iterator: Any) -> Feed | None:
+        """What is known of an iterator."""
+        return self._of.get(id(iterator))
+
+    # ------------------------------------------------------------------ saving
+
+    def take(self, iterator: Any, path: str, take: Take) -> Node:
+        """The node of an iterator."""
+        feed = self._of.get(id(iterator))
+        loader = None if feed is None else feed.loader()
+        if feed is None or loader is None or feed.beginning.origin is None:
+            raise RefusedError(f"how the pass of {shown(path)} over its loader began is not known")
+        why = _doubt(feed, loader, iterator)
+        if why:
+            raise RefusedError(f"{shown(path)} reads a loader that cannot be gone on with: {why}")
+        node: Node = {
+            KIND: "pass",
+            "c": type(iterator).__name__,
+            "f": about(loader),
+            "e": feed.early,
+            "l": take(loader, f"{path}.loader"),
+            "p": feed.passes(),
+        }
+        if _is_stream(loader) and not loader.num_workers:
+            ended = feed.over or _fetcher(iterator).ended
+            take_place: Callable[[Any], Any] = lambda inner: iterators.take(inner, path, take)
+            place = None if ended else _stream(iterator, path, take_place)
+            node["s"] = {"place": place, "ended": bool(ended)}
+        return node
+
+    # ------------------------------------------------------------------ a resumed run
+
+    def put(self, live: Any, node: Node, path: str, value: Callable[[Any, Node, str], Any]) -> None:
+        """Note where an iterator is to go on; ``lead`` brings it there."""
+        feed = self._of.get(id(live))
+        loader = None if feed is None else feed.loader()
+        if feed is None or loader is None or type(live).__name__ != node["c"]:
+            raise RefusedError(f"{shown(path)} is no {node['c']} of a loader in the resumed run")
+        here = about(loader)
+        for key, saved in node["f"].items():
+            if here.get(key) != saved:
+                text = f"the loader of {shown(path)} has {key} {here.get(key)}, it had {saved}"
+                raise RefusedError(text)
+        if value(loader, node["l"], f"{path}.loader") is not loader:
+            raise RefusedError(f"{shown(path)} reads another loader in the resumed run")
+        if "s" in node:
+            place = node["s"]["place"]
+            if place is not None:
+                _stream(live, path, lambda inner: iterators.put(inner, place, path, value))
+            _fetcher(live).ended = bool(node["s"]["ended"])
+            live._num_yielded = int(node["p"][-1]["batches"])
+            feed.over = bool(node["p"][-1]["over"])
+        else:
+            self._wanted.append((live, node, path))
+
+    def lead(self) -> bool:
+        """Bring all iterators to where they were; True where that has drawn anything.
+
+        Random numbers and the generators of loaders are then anywhere: who knows them puts them
+        back.
+        """
+        wanted, self._wanted = self._wanted, []
+        for live, node, path in wanted:
+            feed = self._of[id(live)]
+            loader, passes = feed.loader(), node["p"]
+            if loader.num_workers and (node["e"] or loader.persistent_workers):
+                self._go_on(feed, loader, passes, path)
+            else:
+                self._begin_anew(feed, loader, passes[-1], path)
+        return bool(wanted)
+
+    def forget_wanted(self) -> None:
+        """The values were put back once more: the iterators are where they were."""
+        self._wanted = []
+
+    def _go_on(self, feed: Feed, loader: Any, passes: list[Mapping[str, Any]], path: str) -> None:
+        """Have workers that were started as they were do all that they did."""
+        live, done, gone = feed.iterator(), feed.passes(), Work()
+        if len(done) > len(passes) or not all(map(_begins_as, done, passes)):
+            raise RefusedError(f"{shown(path)} begins with other random numbers than it did")
+        for number, saved in enumerate(passes[len(done) - 1 :]):
+            if number:
+                return_to(loader, saved["origin"])
+                self.begins(loader)
+                beginning = Beginning(loader)
+                if iter(loader) is not live:
+                    raise RefusedError(f"the workers of {shown(path)} do not last")
+                beginning.of(live)
+                self.began(loader, live, beginning, within=False)
+            gone.through(live, int(saved["batches"]), over=bool(saved["over"]), what=shown(path))
+            feed.over = bool(saved["over"])
+            if not feed.beginning.draws(saved):
+                raise RefusedError(f"the loader of {shown(path)} draws other samples than it did")
+
+    def _begin_anew(self, feed: Feed, loader: Any, saved: Mapping[str, Any], path: str) -> None:
+        """Begin a pass as it began, in place of the one that the script has begun."""
+        live = feed.iterator()
+        made = LoaderPass.again(loader, saved, fast=False, say=say)
+        if made.why:
+            raise RefusedError(f"{made.why} ({shown(path)})")
+        if saved["over"]:
+            Work().through(made.iterator, int(saved["batches"]), over=True, what=shown(path))
+        _change_places(live, made.iterator)
+        feed.beginning, feed.before, feed.over = made.beginning(), [], bool(saved["over"])
+        feed.early = False
+        feed.sight = Sight.of(loader) if loader.num_workers else None
+
+
+class Work:
+    """Batches that workers load again, which nobody will train on."""
+
+    def __init__(self) -> None:
+        self._began = self._said = time.monotonic()
+        self._batches = 0
+
+    def through(self, iterator: Any, count: int, *, over: bool, what: str) -> None:
+        """Ask an iterator until it has handed out so many, and for its end where it came to that."""
+        if iterator._num_yielded > count:
+            raise RefusedError(f"{what} has handed out more batches than it had")
+        while iterator._num_yielded < count:
+            try:
+                # Past __next__, which tells the guard of a batch that nobody will train on.
+                iterator._next_data()
+            except StopIteration:
+                raise RefusedError(f"{what} ends after {iterator._num_yielded} batches") from None
+            iterator._num_yielded += 1
+            self._batches += 1
+            now = time.monotonic()
+            if now - self._said > _PATIENCE:
+                self._said = now
+                say(f"resuming: {self._batches:,} batches loaded again in {now - self._began:.0f} s")
+        if over:
+            try:
+                iterator._next_data()
+            except StopIteration:
+                return
+            raise RefusedError(f"{what} hands out more than {count} batches, and did not")
+
+
+# ---------------------------------------------------------------------- details
+
+
+def about(loader: Any) -> dict[str, Any]:
+    """What a loader must have in common with that of an earlier run, beside what it reads."""
+    return {
+        "class": type(loader).__name__,
+        "dataset": type(loader.dataset).__name__,
+        "batch": loader.batch_size or 0,
+        "workers": int(loader.num_workers),
+        "persistent": bool(loader.persistent_workers),
+        "prefetch": loader.prefetch_factor or 0,
+        "drop_last": bool(loader.drop_last),
+    }
+
+
+def _is_stream(loader: Any) -> bool:
+    return isinstance(loader.dataset, IterableDataset)
+
+
+def _doubt(feed: Feed, loader: Any, iterator: Any) -> str:
+    """Why an iterator cannot come to its place again; empty where it can."""
+    name = type(loader.dataset).__name__
+    if isinstance(loader.dataset, IterDataPipe):
+        return f"{name} is a data pipe"
+    if not loader.in_order:
+        return "in_order=False hands out batches as they come"
+    if not loader.num_workers:
+        return ""
+    if feed.lost:
+        return f"its workers have been through more than {_MOST:,} passes"
+    several = loader.num_workers > 1 and _is_stream(loader)
+    if several and not feed.over and not all(iterator._workers_status):
+        return f"one of the workers has come to the end of {name}, which worker goes on is chance"
+    if feed.early or loader.persistent_workers:
+        if not feed.early:
+            return "its workers last and were started after the first round of the training"
+        shared = shares_memory(loader)
+        return f"its workers see {shared}, which changes under them" if shared else ""
+    if not runs_own_code(loader):
+        return ""
+    if feed.sight is None:
+        return "what its workers see is not known"
+    changed = feed.sight.changed(loader)
+    if changed:
+        return f"its workers run code of the script and were started before {changed} changed"
+    return ""
+
+
+def _begins_as(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    then, here = one["origin"], other["origin"]
+    return rng.same(then["dice"], here["dice"]) and then["reused"] == here["reused"]
+
+
+def _fetcher(iterator: Any) -> Any:
+    return iterator._dataset_fetcher
+
+
+def _stream(iterator: Any, path: str, does: Callable[[Any], Any]) -> Any:
+    """Do something with the iterator of an iterable dataset in this process."""
+    try:
+        return does(_fetcher(iterator).dataset_iter)
+    except iterators.NoPlaceError as why:
+        name = type(iterator._dataset).__name__
+        text = f"{name} is an iterable dataset; its iterator has no place to go on from{why}"
+        raise RefusedError(text) from None
+
+
+def _change_places(live: Any, made: Any) -> None:
+    """Have an iterator go on as another one, so that whoever holds it sees that."""
+    pids = []
+    for one in (made, live):
+        workers = getattr(one, "_workers", ())
+        pids.append(tuple(worker.pid for worker in workers))
+        if getattr(one, "_worker_pids_set", False):
+            signal_handling._remove_worker_pids(id(one))
+    live.__dict__, made.__dict__ = made.__dict__, live.__dict__
+    for one, its in zip((live, made), pids, strict=True):
+        if getattr(one, "_worker_pids_set", False):
+            signal_handling._set_worker_pids(id(one), its)
