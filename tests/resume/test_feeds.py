@@ -54,7 +54,93 @@ while n < 45:
     if n %% 15 == 0:
         print(n, one.epoch, other.epoch)
 """
+STREAM = """
+from torch.utils.data import IterableDataset, get_worker_info
+class Stream(IterableDataset):
+    def __init__(self, n=0):
+        self.n, self.begun, self.made = n, 0, 0
+    def __iter__(self):
+        self.begun += 1
+        worker = get_worker_info()
+        rng = np.random.default_rng([self.begun, worker.id if worker else 0])
+        buffer, handed = [], 0
+        while not self.n or handed < self.n:
+            k = int(rng.integers(2))
+            buffer.append((rng.normal(size=6).astype(np.float32) + k + random.gauss(0, 0.1), k))
+            if len(buffer) >= 8:
+                handed += 1
+                self.made += 1
+                yield buffer.pop(int(rng.integers(len(buffer))))
+"""
+ENDLESS = """
+stream = iter(DataLoader(Stream(), batch_size=8, num_workers=%s))
+held = iter(Stream())
+val = [next(held)[0] for _ in range(4)]
+""" + NET + """
+for n in range(22):
+    model.train()
+    for _ in range(2):
+        x, y = next(stream)
+        x = x.float()""" + step(8) + """
+    optimizer.param_groups[0]["lr"] *= 0.97
+print(next(stream)[0].sum().item(), next(held))
+"""
+ROUND = """
+def batches(loader):
+    while True:
+        for batch in loader:
+            yield batch
+"""
 CARRIED = {
+    "an endless stream": MADE + STREAM + ENDLESS % "0",
+    "an endless stream with workers": MADE + STREAM + ENDLESS % "2",
+    "a stream that ends": MADE + STREAM + """
+stream = Endless(DataLoader(Stream(40), batch_size=8))
+""" + NET + """
+for n in range(40):
+    x, y = stream.next()
+    x = x.float()""" + step(4) + """
+print(stream.loader.dataset.made, stream.epoch)
+""",
+    "beside a loop over another": MADE + """
+one = DataLoader(Noisy(40, 1), batch_size=8, shuffle=True)
+two = DataLoader(Noisy(64, 2), batch_size=8, shuffle=True, num_workers=1)
+side = iter(two)
+""" + NET + """
+for epoch in range(6):
+    for x, y in one:
+        try:
+            u, v = next(side)
+        except StopIteration:
+            side = iter(two)
+            u, v = next(side)
+        x, y = torch.cat([x, u]), torch.cat([y, v])""" + step(8) + """
+    print(epoch)
+""",
+    "zip": MADE + """
+one = DataLoader(Noisy(40, 1), batch_size=8, shuffle=True)
+two = DataLoader(Noisy(64, 2), batch_size=8, shuffle=True)
+""" + NET + """
+for epoch in range(6):
+    for n, ((x, y), (u, v)) in enumerate(zip(one, two)):
+        x, y = torch.cat([x, u]), torch.cat([y, v])""" + step(8) + """
+    print(epoch, n)
+""",
+    "generators of two": MADE + ROUND + """
+one = batches(DataLoader(Noisy(40, 1), batch_size=8, shuffle=True))
+two = batches(DataLoader(Noisy(64, 2), batch_size=8, shuffle=True))
+""" + NET + """
+for n in range(40):
+    (x, y), (u, v) = next(one), next(two)
+    x, y = torch.cat([x, u]), torch.cat([y, v])""" + step(4) + """
+""",
+    "a generator of one with workers that last": MADE + ROUND + """
+one = batches(DataLoader(Noisy(40, 1), batch_size=8, shuffle=True, num_workers=1,
+                         persistent_workers=True))
+""" + NET + """
+for n in range(40):
+    x, y = next(one)""" + step(4) + """
+""",
     "two by hand": TWO % "0",
     "two by hand, one with workers": TWO % "2",
     "two by hand, one with workers that last": TWO % "2, persistent_workers=True, prefetch_factor=3",
@@ -68,8 +154,8 @@ def test_a_script_goes_on_with_all_its_loaders(bench: Bench, name: str) -> None:
     assert whole.code == 0, whole.err
     assert whole.refusal.get("accepted"), whole.refusal
     saved = whole.checkpoints
-    assert len(saved) >= 6
-    for checkpoint in (saved[0], saved[2], saved[len(saved) // 2], saved[-1]):
+    assert len(saved) >= 4
+    for checkpoint in (saved[0], saved[len(saved) // 2], saved[-1]):
         resumed = bench.run(script, checkpoint)
         assert resumed.code == 0, (checkpoint, resumed.err)
         assert resumed.out.endswith(whole.out[whole.out.index("[") :]), checkpoint

@@ -244,7 +244,9 @@ class Work:
             now = time.monotonic()
             if now - self._said > _PATIENCE:
                 self._said = now
-                say(f"resuming: {self._batches:,} batches loaded again in {now - self._began:.0f} s")
+                say(
+                    f"resuming: {self._batches:,} batches loaded again in {now - self._began:.0f} s"
+                )
         if over:
             try:
                 iterator._next_data()

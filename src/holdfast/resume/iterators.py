@@ -222,7 +222,7 @@ def _put_map(iterator: Any, place: Place, path: str, value: _Value) -> None:
 
 def _take_feed(iterator: Any, path: str, taken: _Take) -> Place:
     node = taken(iterator, path)
-    if isinstance(node, dict) and node[KIND] == "ref":
+    if node is not None and (not isinstance(node, dict) or node[KIND] not in ("pass", "same")):
         raise NoPlaceError(" (it reads a loader)")
     return {"v": node}
 

@@ -38,9 +38,7 @@ class Rounds:
         comes: called at the end of a round that somebody waits for; False to come again.
     """
 
-    def __init__(
-        self, passes: Passes, feeds: Feeds, comes: Callable[[FrameType], bool]
-    ) -> None:
+    def __init__(self, passes: Passes, feeds: Feeds, comes: Callable[[FrameType], bool]) -> None:
         self.key: Key | None = None
         """The loop; None while it is not known that there is one."""
         self.at_head = False
@@ -48,6 +46,7 @@ class Rounds:
         self._passes, self._feeds, self._comes = passes, feeds, comes
         self._heads = Heads(self._ends)
         self._hook: Any = None
+        """Hears of the first step, once."""
         self._arrives: Callable[[FrameType, Key], None] | None = None
         # In a resumed run: puts everything back at the end of the first round.
         self._tries = 0
@@ -69,8 +68,21 @@ class Rounds:
         passes = self._passes
         if self.key or passes.trained or passes.broken or self._tries >= _TRIES:
             return
-        if passes.open and not passes.need_rounds:
-            return
+        if not passes.open:
+            self._find(frame)
+
+    def expect_step(self) -> None:
+        """A pass begins: hear of the first step, which is in the loop that trains."""
+        if self._hook is None:
+            self._hook = register_optimizer_step_post_hook(self._stepped)
+
+    def _stepped(self, *about: Any) -> None:
+        self._hook.remove()
+        passes = self._passes
+        if self.key is None and passes.open and passes.need_rounds and not passes.trained:
+            self._find(sys._getframe(1))
+
+    def _find(self, frame: FrameType) -> None:
         with self._or_broken():
             self._tries += not self._heads.wait(frame, None)
             if self._tries >= _TRIES:

@@ -63,9 +63,7 @@ class ScriptResume:
         self._noted: list[OutputOpened] = []
         self._passes = Passes(self._outputs.knows)
         self._feeds = Feeds(lambda: self._rounds.key is None)
-        self._rounds = Rounds(
-            self._passes, self._feeds, lambda frame: self.between_rounds(frame)
-        )
+        self._rounds = Rounds(self._passes, self._feeds, lambda frame: self.between_rounds(frame))
         about = self._passes, self._rounds, self._feeds, self._outputs, why_not
         self._saving = Saving(training, state, *about)
         self.between_rounds: Callable[[FrameType], bool] = lambda frame: True
@@ -113,6 +111,7 @@ class ScriptResume:
         beginning = Beginning(loader)
         self._tell_notes()
         by_rounds = self._rounds.key is not None or self.trains_one_round
+        self._rounds.expect_step()
         with aside():
             if by_rounds:  # a validation: a part of the round
                 self._passes.settle(frame, 0)

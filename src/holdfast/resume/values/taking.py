@@ -235,7 +235,9 @@ def _fed(feed: _TakeWith, comparing: Comparing, seen: Seen) -> _TakeWith:
         node = feed(value, path, take)
         place = node.get("s", {}).get("place")
         if place is not None and not comparing.shape(place, path):
-            raise RefusedError(f"{shown(path)} reads a stream that is at another yield than at first")
+            raise RefusedError(
+                f"{shown(path)} reads a stream that is at another yield than at first"
+            )
         return node
 
     return row
