@@ -28,8 +28,16 @@ from torch.utils.data.dataloader import (
 )
 
 from ..checkpoint import rng
-from ..checkpoint.loader_pass import Beginning, LoaderPass, return_to
+from ..checkpoint.loader_pass import (
+    LASTING,
+    Beginning,
+    LoaderPass,
+    generators,
+    put_generators_back,
+    return_to,
+)
 from . import iterators
+from .passes import Open
 from .refusal import RefusedError, say
 from .sight import Sight, runs_own_code, shares_memory
 from .values.nodes import KIND, Node, Take, shown
@@ -144,6 +152,21 @@ class Feeds:
             node["s"] = {"place": place, "ended": bool(ended)}
         return node
 
+    def check_lasting(self, one: Open) -> None:
+        """Refuse workers that last and that no resumed script leads from pass to pass."""
+        file = one.code.co_filename if one.code is not None else ""
+        for feed in list(self._of.values()):
+            loader = feed.loader()
+            if loader is None or not (loader.persistent_workers and runs_own_code(loader)):
+                continue
+            name = type(loader.dataset).__name__
+            if feed.within:
+                text = f"{LASTING}, and {name} is read inside of the loop over another loader"
+                raise RefusedError(f"{text} (persistent_workers)", file, one.lines[0])
+            if shared := shares_memory(loader):
+                text = f"the workers that read {name} last and see {shared}, which may change"
+                raise RefusedError(text, file, one.lines[0])
+
     # ------------------------------------------------------------------ a resumed run
 
     def put(self, live: Any, node: Node, path: str, value: Callable[[Any, Node, str], Any]) -> None:
@@ -220,6 +243,19 @@ class Feeds:
         feed.beginning, feed.before, feed.over = made.beginning(), [], bool(saved["over"])
         feed.early = False
         feed.sight = Sight.of(loader) if loader.num_workers else None
+
+
+def lead_through(loader: Any, saved: Mapping[str, Any]) -> None:
+    """Have workers that last do what they did in a pass that was over; draw nothing beside."""
+    dice, states = rng.state(), generators(loader)
+    beginning = Beginning(loader)
+    iterator: Any = iter(loader)
+    beginning.of(iterator)
+    Work().through(iterator, int(saved["batches"]), over=True, what=type(loader.dataset).__name__)
+    if not beginning.draws(saved):
+        raise RefusedError("the loader draws other samples than it did")
+    put_generators_back(loader, states)
+    rng.put_back(dice)
 
 
 class Work:

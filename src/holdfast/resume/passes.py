@@ -63,6 +63,8 @@ class Open:
     """Targets of the loops around it, when its first batch was asked for."""
     by_hand: bool = False
     """Whether it is asked by ``next`` or a generator of the script, not by the loop that trains."""
+    lasting: bool = False
+    """Whether its workers go on in the next pass: a resumed script leads them through each."""
     own_code: bool = False
     """Whether its workers run code of the script, which may see what changes between passes."""
 
@@ -184,6 +186,7 @@ class Passes:
         told = {} if nested else facts(loader)
         one = Open(told, weakref.ref(iterator), beginning, nested, steps)
         one.key, one.own_code = id(iterator), not nested and runs_own_code(loader)
+        one.lasting = bool(getattr(loader, "persistent_workers", False))
         self.open.append(one)
 
     def asks_first(self, one: Open, frame: FrameType, steps: int) -> None:
@@ -291,6 +294,9 @@ class Passes:
             "steps": steps,
             **self.difference(values),
         }
+        if one.lasting:
+            state = one.beginning.state(getattr(one.iterator(), "_num_yielded", 0))
+            record["lasting"] = {key: state[key] for key in ("batches", "order")}
         state = generators.of_process()
         record["rng"] = {key: one for key, one in state.items() if self._rng.get(key) != one}
         self._rng = state

@@ -27,7 +27,7 @@ from ..redaction import redact_command, same_command
 from ..run import LaneReader, Run
 from . import frames as frames_
 from .counters import counters, set_counts
-from .feeds import Feeds
+from .feeds import Feeds, lead_through
 from .outputs import Coming, Outputs
 from .passes import Passes, Values, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
@@ -120,10 +120,16 @@ class ResumedRun:
                 passes.look(frame)
             if number < len(before):
                 _check_facts(loader, before[number]["loader"])
+                if "lasting" in before[number]:
+                    self.reads = True
+                    lead_through(loader, before[number]["lasting"])
+                    self.reads = False
                 return _Over(self, before[number])
             _check_facts(loader, self.saved["loader"])
             self.reads = True
-            loader_pass = LoaderPass.again(loader, self.saved["pass"], fast=False, say=say)
+            about = loader, self.saved["pass"]
+            led = getattr(loader, "_iterator", None) is not None
+            loader_pass = LoaderPass.again(*about, fast=False, say=say, led=led)
             self.reads = False
             if loader_pass.why:
                 raise RefusedError(loader_pass.why)

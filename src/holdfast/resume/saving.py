@@ -215,6 +215,7 @@ class Saving:
             file = one.code.co_filename if one.code is not None else ""
             raise RefusedError("two loaders are read side by side", file, one.lines[0])
         _check_loader(opened[0])
+        self._feeds.check_lasting(opened[0])
         frames_.check_reader(frame)
         return opened[0]
 
@@ -250,6 +251,10 @@ class Saving:
             raise why.alone()
         if not comes:
             raise passes.jumps.alone()
+        if one.lasting and one.beginning.origin and one.beginning.origin["reused"]:
+            file = passes.jumps.file or (one.code.co_filename if one.code else "")
+            text = f"{passes.jumps.reason}, and {LASTING} (persistent_workers)"
+            raise RefusedError(text, file, passes.jumps.line or one.lines[0])
         if one.loader["workers"] and one.own_code:
             text = f"{passes.jumps.reason}, and the workers of the loader run code of the script"
             raise RefusedError(text, passes.jumps.file, passes.jumps.line)
@@ -279,5 +284,3 @@ def _check_loader(one: Open) -> None:
     origin = one.beginning.origin
     if origin is None:
         raise RefusedError("how its pass began is not known", file, one.lines[0])
-    if origin["reused"] and loader["workers"]:
-        raise RefusedError(f"{LASTING} (persistent_workers)", file, one.lines[0])
