@@ -91,6 +91,12 @@ def batches(loader):
         for batch in loader:
             yield batch
 """
+EPOCHS = """
+for epoch in range(5):
+    for x, y in train:
+        x = x.float()""" + step(8) + """
+    told_so_far.append((train.dataset.begun, train.dataset.made))
+"""
 CARRIED = {
     "an endless stream": MADE + STREAM + ENDLESS % "0",
     "an endless stream with workers": MADE + STREAM + ENDLESS % "2",
@@ -144,6 +150,12 @@ for n in range(40):
     "two by hand": TWO % "0",
     "two by hand, one with workers": TWO % "2",
     "two by hand, one with workers that last": TWO % "2, persistent_workers=True",
+    "epochs of a stream": MADE + STREAM + """
+train = DataLoader(Stream(60), batch_size=8)
+""" + NET + EPOCHS,
+    "epochs of a stream with workers": MADE + STREAM + """
+train = DataLoader(Stream(40), batch_size=8, num_workers=2)
+""" + NET + EPOCHS,
     "workers that last from epoch to epoch": MADE + """
 train = DataLoader(Noisy(48, 1), batch_size=8, shuffle=True, num_workers=2, persistent_workers=True)
 val = DataLoader(Noisy(24, 2), batch_size=8, num_workers=1, persistent_workers=True)

@@ -19,10 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import (
-    IterDataPipe,
     _MultiProcessingDataLoaderIter,
     _SingleProcessDataLoaderIter,
 )
@@ -45,6 +44,8 @@ from .values.nodes import KIND, Node, Take, shown
 _KINDS = (_SingleProcessDataLoaderIter, _MultiProcessingDataLoaderIter)
 _MOST = 1024
 """Passes that workers which last are led through again; each takes 13 kB of every checkpoint."""
+_TRIES = 100
+"""Batches that a stream hands out until it is at the right one of several ``yield``."""
 _PATIENCE = 5.0
 """Seconds after which the work of leading workers through is told."""
 
@@ -146,10 +147,7 @@ class Feeds:
             "p": feed.passes(),
         }
         if _is_stream(loader) and not loader.num_workers:
-            ended = feed.over or _fetcher(iterator).ended
-            take_place: Callable[[Any], Any] = lambda inner: iterators.take(inner, path, take)
-            place = None if ended else _stream(iterator, path, take_place)
-            node["s"] = {"place": place, "ended": bool(ended)}
+            node["s"] = take_stream(iterator, path, take, over=feed.over)
         return node
 
     def check_lasting(self, one: Open) -> None:
@@ -183,10 +181,7 @@ class Feeds:
         if value(loader, node["l"], f"{path}.loader") is not loader:
             raise RefusedError(f"{shown(path)} reads another loader in the resumed run")
         if "s" in node:
-            place = node["s"]["place"]
-            if place is not None:
-                _stream(live, path, lambda inner: iterators.put(inner, place, path, value))
-            _fetcher(live).ended = bool(node["s"]["ended"])
+            put_stream(live, node["s"], path, value)
             live._num_yielded = int(node["p"][-1]["batches"])
             feed.over = bool(node["p"][-1]["over"])
         else:
@@ -322,9 +317,8 @@ def _doubt(feed: Feed, loader: Any, iterator: Any) -> str:
         return ""
     if feed.lost:
         return f"its workers have been through more than {_MOST:,} passes"
-    several = loader.num_workers > 1 and _is_stream(loader)
-    if several and not feed.over and not all(iterator._workers_status):
-        return f"one of the workers has come to the end of {name}, which worker goes on is chance"
+    if not feed.over and (by_chance := worker_is_out(iterator)):
+        return by_chance
     if feed.early or loader.persistent_workers:
         if not feed.early:
             return "its workers last and were started after the first round of the training"
@@ -343,6 +337,45 @@ def _doubt(feed: Feed, loader: Any, iterator: Any) -> str:
 def _begins_as(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     then, here = one["origin"], other["origin"]
     return rng.same(then["dice"], here["dice"]) and then["reused"] == here["reused"]
+
+
+# ---------------------------------------------------------------------- iterable datasets
+
+
+def worker_is_out(iterator: Any) -> str:
+    """Why it is chance which worker hands out the next batch; empty where it is not."""
+    several = iterator._num_workers > 1 and isinstance(iterator._dataset, IterableDataset)
+    if several and not all(iterator._workers_status):
+        name = type(iterator._dataset).__name__
+        return f"a worker has come to the end of {name}, when the others hear of it is chance"
+    return ""
+
+
+def take_stream(iterator: Any, path: str, take: Take, *, over: bool = False) -> dict[str, Any]:
+    """Where the iterator of an iterable dataset in this process stands."""
+    ended = over or bool(_fetcher(iterator).ended)
+    take_place: Callable[[Any], Any] = lambda inner: iterators.take(inner, path, take)
+    return {"place": None if ended else _stream(iterator, path, take_place), "ended": ended}
+
+
+def begin_stream(iterator: Any, saved: Mapping[str, Any], count: int) -> None:
+    """Have a stream that has begun hand out batches until it is at the ``yield`` of then."""
+    path, place = "stream", saved["place"]
+    look: Callable[[Any], Any] = lambda inner: iterators.take(inner, path, lambda one, at: None)
+    for _ in range(min(count, _TRIES) if place is not None else 0):
+        iterator._next_data()
+        if iterators.shape(_stream(iterator, path, look)) == iterators.shape(place):
+            return
+
+
+def put_stream(
+    live: Any, saved: Mapping[str, Any], path: str, value: Callable[[Any, Node, str], Any]
+) -> None:
+    """Have the iterator of an iterable dataset in this process stand where it stood."""
+    place = saved["place"]
+    if place is not None:
+        _stream(live, path, lambda inner: iterators.put(inner, place, path, value))
+    _fetcher(live).ended = bool(saved["ended"])
 
 
 def _fetcher(iterator: Any) -> Any:

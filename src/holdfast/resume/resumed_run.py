@@ -27,7 +27,7 @@ from ..redaction import redact_command, same_command
 from ..run import LaneReader, Run
 from . import frames as frames_
 from .counters import counters, set_counts
-from .feeds import Feeds, lead_through
+from .feeds import Feeds, begin_stream, lead_through, put_stream
 from .outputs import Coming, Outputs
 from .passes import Passes, Values, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
@@ -127,13 +127,18 @@ class ResumedRun:
                 return _Over(self, before[number])
             _check_facts(loader, self.saved["loader"])
             self.reads = True
-            about = loader, self.saved["pass"]
+            stream = self.saved.get("stream")
+            # A stream in this process is put where it was, not drawn from once more.
+            begun = {"batches": 0} if stream is not None else {}
+            about = loader, {**self.saved["pass"], **begun}
             led = getattr(loader, "_iterator", None) is not None
             loader_pass = LoaderPass.again(*about, fast=False, say=say, led=led)
             self.reads = False
             if loader_pass.why:
                 raise RefusedError(loader_pass.why)
             iterator: Any = loader_pass.iterator
+            if stream is not None:
+                begin_stream(iterator, stream, int(self.saved["pass"]["batches"]))
             passes.takes_up(loader, iterator, loader_pass.beginning())
             self._iterator = id(iterator)
             return iterator
@@ -175,6 +180,9 @@ class ResumedRun:
         if jumps:
             put_back(loops, saved["jump"], frames, restoring.value)
             self._passes.jumps = RefusedError("this process has gone on from amid the training")
+        if "stream" in saved:
+            put_stream(iterator, saved["stream"], "stream", restoring.value)
+            iterator._num_yielded = int(saved["pass"]["batches"])
         # One that no variable holds, as in `for x in DataLoader(Rows())`.
         dataset = getattr(iterator, "_dataset", MISSING)
         if restoring.value(dataset, saved["dataset"], DATASET) is not dataset:

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.utils.data import IterDataPipe
 
 from ..checkpoint import optimizer_state, rng
 from ..checkpoint.loader_pass import LASTING
@@ -26,7 +27,7 @@ from ..redaction import redact_command
 from . import frames as frames_
 from . import source
 from .counters import counters, counts
-from .feeds import Feeds
+from .feeds import Feeds, take_stream, worker_is_out
 from .outputs import Outputs
 from .passes import Open, Passes, changes, check_targets, take_variables
 from .refusal import RefusedError
@@ -226,6 +227,8 @@ class Saving:
             dataset = taking.take(getattr(iterator, "_dataset", None), DATASET)
         except RefusedError as refusal:
             raise refusal.at(frames[-1].f_code.co_filename, one.lines[0]) from None
+        streams = one.loader["stream"] and not one.loader["workers"]
+        stream = {"stream": take_stream(iterator, "stream", taking.take)} if streams else {}
         comes = self._passes.jumps_from(frame)
         jumps = self._passes.jumps is not None
         passes = {"passes": list(self._passes.done)}
@@ -233,6 +236,7 @@ class Saving:
         first = {key: said for key, said in self._passes.first.items() if key != "refusal"}
         return {
             **about,
+            **stream,
             "first": first,
             "pass": one.beginning.state(getattr(iterator, "_num_yielded", 0)),
             "loader": one.loader,
@@ -276,8 +280,12 @@ def in_main_thread() -> bool:
 
 def _check_loader(one: Open) -> None:
     file, loader = one.code.co_filename if one.code is not None else "", one.loader
-    if loader["stream"]:
-        text = f"{loader['dataset']} is an iterable dataset: it has no place to go on from"
+    if loader["stream"] and (by_chance := worker_is_out(one.iterator())):
+        raise RefusedError(by_chance, file, one.lines[0])
+    dataset: Any = getattr(one.iterator(), "_dataset", None)
+    own = loader["stream"] and any(hasattr(dataset, name) for name in ("state_dict", "__next__"))
+    if own or isinstance(dataset, IterDataPipe):
+        text = f"{loader['dataset']} is an iterable dataset that keeps its own place in the data"
         raise RefusedError(text, file, one.lines[0])
     if not loader["in_order"]:
         raise RefusedError("in_order=False hands out batches as they come", file, one.lines[0])

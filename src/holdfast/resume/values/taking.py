@@ -149,7 +149,7 @@ class Taking:
             (types.MethodType, objects.method),
             (Optimizer, objects.optimizer),
             (LRScheduler, objects.plain),
-            (DataLoader, objects.loader),
+            (DataLoader, objects.loader if feed is None else _lasting(objects.loader)),
             (Dataset, objects.dataset),
             (functools.partial, objects.partial),
             (tuple, containers.take_tuple),
@@ -222,6 +222,18 @@ def _iterator(comparing: Comparing) -> _TakeWith:
         node = hidden.take_iterator(value, path, take)
         if node[KIND] == "place" and not comparing.shape(node["v"], path):
             hidden.refuse_iterator(value, path)
+        return node
+
+    return row
+
+
+def _lasting(loader: _TakeWith) -> _TakeWith:
+    """Of loaders: with the iterator that one keeps from pass to pass, for its workers."""
+
+    def row(value: Any, path: str, take: Take) -> Node:
+        node = loader(value, path, take)
+        if value.persistent_workers and value._iterator is not None:
+            node["a"].append(["_iterator", take(value._iterator, f"{path}._iterator")])
         return node
 
     return row
