@@ -41,19 +41,26 @@ model = net()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-1, momentum=0.9)
 """
 END = "\nprint(told_so_far)\ntold(model)\n"
-TWO = MADE + """
+TWO = (
+    MADE
+    + """
 one = Endless(DataLoader(Noisy(40, 1), batch_size=8, shuffle=True, drop_last=True))
 other = Endless(DataLoader(Noisy(96, 2), batch_size=8, shuffle=True, num_workers=%s))
-""" + NET + """
+"""
+    + NET
+    + """
 n = 0
 while n < 45:
     x, y = one.next()
     u, v = other.next()
-    x, y = torch.cat([x, u]), torch.cat([y, v])""" + step(4) + """
+    x, y = torch.cat([x, u]), torch.cat([y, v])"""
+    + step(4)
+    + """
     n += 1
     if n %% 15 == 0:
         print(n, one.epoch, other.epoch)
 """
+)
 STREAM = """
 from torch.utils.data import IterableDataset, get_worker_info
 class Stream(IterableDataset):
@@ -72,47 +79,66 @@ class Stream(IterableDataset):
                 self.made += 1
                 yield buffer.pop(int(rng.integers(len(buffer))))
 """
-ENDLESS = """
+ENDLESS = (
+    """
 stream = iter(DataLoader(Stream(), batch_size=8, num_workers=%s))
 held = iter(Stream())
 val = [next(held)[0] for _ in range(4)]
-""" + NET + """
+"""
+    + NET
+    + """
 for n in range(22):
     model.train()
     for _ in range(2):
         x, y = next(stream)
-        x = x.float()""" + step(8) + """
+        x = x.float()"""
+    + step(8)
+    + """
     optimizer.param_groups[0]["lr"] *= 0.97
 print(next(stream)[0].sum().item(), next(held))
 """
+)
 ROUND = """
 def batches(loader):
     while True:
         for batch in loader:
             yield batch
 """
-EPOCHS = """
+EPOCHS = (
+    """
 for epoch in range(5):
     for x, y in train:
-        x = x.float()""" + step(8) + """
+        x = x.float()"""
+    + step(8)
+    + """
     told_so_far.append((train.dataset.begun, train.dataset.made))
 """
+)
 CARRIED = {
     "an endless stream": MADE + STREAM + ENDLESS % "0",
     "an endless stream with workers": MADE + STREAM + ENDLESS % "2",
-    "a stream that ends": MADE + STREAM + """
+    "a stream that ends": MADE
+    + STREAM
+    + """
 stream = Endless(DataLoader(Stream(40), batch_size=8))
-""" + NET + """
+"""
+    + NET
+    + """
 for n in range(40):
     x, y = stream.next()
-    x = x.float()""" + step(4) + """
+    x = x.float()"""
+    + step(4)
+    + """
 print(stream.loader.dataset.made, stream.epoch)
 """,
-    "beside a loop over another": MADE + """
+    "beside a loop over another": MADE
+    + """
 one = DataLoader(Noisy(40, 1), batch_size=8, shuffle=True)
 two = DataLoader(Noisy(64, 2), batch_size=8, shuffle=True, num_workers=1)
 side = iter(two)
-""" + NET + """
+"""
+    + NET
+    + """
 for epoch in range(6):
     for x, y in one:
         try:
@@ -120,49 +146,81 @@ for epoch in range(6):
         except StopIteration:
             side = iter(two)
             u, v = next(side)
-        x, y = torch.cat([x, u]), torch.cat([y, v])""" + step(8) + """
+        x, y = torch.cat([x, u]), torch.cat([y, v])"""
+    + step(8)
+    + """
     print(epoch)
 """,
-    "zip": MADE + """
+    "zip": MADE
+    + """
 one = DataLoader(Noisy(40, 1), batch_size=8, shuffle=True)
 two = DataLoader(Noisy(64, 2), batch_size=8, shuffle=True)
-""" + NET + """
+"""
+    + NET
+    + """
 for epoch in range(6):
     for n, ((x, y), (u, v)) in enumerate(zip(one, two)):
-        x, y = torch.cat([x, u]), torch.cat([y, v])""" + step(8) + """
+        x, y = torch.cat([x, u]), torch.cat([y, v])"""
+    + step(8)
+    + """
     print(epoch, n)
 """,
-    "generators of two": MADE + ROUND + """
+    "generators of two": MADE
+    + ROUND
+    + """
 one = batches(DataLoader(Noisy(40, 1), batch_size=8, shuffle=True))
 two = batches(DataLoader(Noisy(64, 2), batch_size=8, shuffle=True))
-""" + NET + """
+"""
+    + NET
+    + """
 for n in range(40):
     (x, y), (u, v) = next(one), next(two)
-    x, y = torch.cat([x, u]), torch.cat([y, v])""" + step(4) + """
+    x, y = torch.cat([x, u]), torch.cat([y, v])"""
+    + step(4)
+    + """
 """,
-    "a generator of one with workers that last": MADE + ROUND + """
+    "a generator of one with workers that last": MADE
+    + ROUND
+    + """
 one = batches(DataLoader(Noisy(40, 1), batch_size=8, shuffle=True, num_workers=1,
                          persistent_workers=True))
-""" + NET + """
+"""
+    + NET
+    + """
 for n in range(40):
-    x, y = next(one)""" + step(4) + """
+    x, y = next(one)"""
+    + step(4)
+    + """
 """,
     "two by hand": TWO % "0",
     "two by hand, one with workers": TWO % "2",
     "two by hand, one with workers that last": TWO % "2, persistent_workers=True",
-    "epochs of a stream": MADE + STREAM + """
+    "epochs of a stream": MADE
+    + STREAM
+    + """
 train = DataLoader(Stream(60), batch_size=8)
-""" + NET + EPOCHS,
-    "epochs of a stream with workers": MADE + STREAM + """
+"""
+    + NET
+    + EPOCHS,
+    "epochs of a stream with workers": MADE
+    + STREAM
+    + """
 train = DataLoader(Stream(40), batch_size=8, num_workers=2)
-""" + NET + EPOCHS,
-    "workers that last from epoch to epoch": MADE + """
+"""
+    + NET
+    + EPOCHS,
+    "workers that last from epoch to epoch": MADE
+    + """
 train = DataLoader(Noisy(48, 1), batch_size=8, shuffle=True, num_workers=2, persistent_workers=True)
 val = DataLoader(Noisy(24, 2), batch_size=8, num_workers=1, persistent_workers=True)
-""" + NET + """
+"""
+    + NET
+    + """
 for epoch in range(6):
     model.train()
-    for x, y in train:""" + step(8) + """
+    for x, y in train:"""
+    + step(8)
+    + """
     model.eval()
     total = 0.0
     with torch.no_grad():

@@ -13,7 +13,6 @@ a stream without workers has the place of its own iterator
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,23 +30,18 @@ from ..checkpoint.loader_pass import (
     LASTING,
     Beginning,
     LoaderPass,
-    generators,
-    put_generators_back,
     return_to,
 )
-from . import iterators
+from .leading import Work
 from .passes import Open
 from .refusal import RefusedError, say
-from .sight import Sight, runs_own_code, shares_memory
+from .sight import Sight, runs_own_code, shares_memory, writes
+from .streams import put_stream, take_stream, worker_is_out
 from .values.nodes import KIND, Node, Take, shown
 
 _KINDS = (_SingleProcessDataLoaderIter, _MultiProcessingDataLoaderIter)
 _MOST = 1024
 """Passes that workers which last are led through again; each takes 13 kB of every checkpoint."""
-_TRIES = 100
-"""Batches that a stream hands out until it is at the right one of several ``yield``."""
-_PATIENCE = 5.0
-"""Seconds after which the work of leading workers through is told."""
 
 
 @dataclass(slots=True, eq=False)
@@ -150,9 +144,15 @@ class Feeds:
             node["s"] = take_stream(iterator, path, take, over=feed.over)
         return node
 
-    def check_lasting(self, one: Open) -> None:
-        """Refuse workers that last and that no resumed script leads from pass to pass."""
+    def check(self, one: Open) -> None:
+        """Refuse workers of a pass that no resumed script can lead to where they were."""
         file = one.code.co_filename if one.code is not None else ""
+        mine = self._of.get(one.key)
+        if mine is not None and one.loader["stream"] and one.loader["workers"]:
+            why = worker_is_out(one.iterator()) or _led_in_vain(mine.loader())
+            if why:
+                text = f"{one.loader['dataset']} is an iterable dataset: {why}"
+                raise RefusedError(text, file, one.lines[0])
         for feed in list(self._of.values()):
             loader = feed.loader()
             if loader is None or not (loader.persistent_workers and runs_own_code(loader)):
@@ -161,8 +161,8 @@ class Feeds:
             if feed.within:
                 text = f"{LASTING}, and {name} is read inside of the loop over another loader"
                 raise RefusedError(f"{text} (persistent_workers)", file, one.lines[0])
-            if shared := shares_memory(loader):
-                text = f"the workers that read {name} last and see {shared}, which may change"
+            if why := _led_in_vain(loader):
+                text = f"the workers of {name} last (persistent_workers): {why}"
                 raise RefusedError(text, file, one.lines[0])
 
     # ------------------------------------------------------------------ a resumed run
@@ -194,11 +194,12 @@ class Feeds:
         back.
         """
         wanted, self._wanted = self._wanted, []
+        work = Work()
         for live, node, path in wanted:
             feed = self._of[id(live)]
             loader, passes = feed.loader(), node["p"]
             if loader.num_workers and (node["e"] or loader.persistent_workers):
-                self._go_on(feed, loader, passes, path)
+                self._go_on(feed, loader, passes, path, work)
             else:
                 self._begin_anew(feed, loader, passes[-1], path)
         return bool(wanted)
@@ -207,9 +208,11 @@ class Feeds:
         """The values were put back once more: the iterators are where they were."""
         self._wanted = []
 
-    def _go_on(self, feed: Feed, loader: Any, passes: list[Mapping[str, Any]], path: str) -> None:
+    def _go_on(
+        self, feed: Feed, loader: Any, passes: list[Mapping[str, Any]], path: str, work: Work
+    ) -> None:
         """Have workers that were started as they were do all that they did."""
-        live, done, gone = feed.iterator(), feed.passes(), Work()
+        live, done = feed.iterator(), feed.passes()
         if len(done) > len(passes) or not all(map(_begins_as, done, passes)):
             raise RefusedError(f"{shown(path)} begins with other random numbers than it did")
         for number, saved in enumerate(passes[len(done) - 1 :]):
@@ -221,7 +224,7 @@ class Feeds:
                     raise RefusedError(f"the workers of {shown(path)} do not last")
                 beginning.of(live)
                 self.began(loader, live, beginning, within=False)
-            gone.through(live, int(saved["batches"]), over=bool(saved["over"]), what=shown(path))
+            work.through(live, int(saved["batches"]), over=bool(saved["over"]), what=shown(path))
             feed.over = bool(saved["over"])
             if not feed.beginning.draws(saved):
                 raise RefusedError(f"the loader of {shown(path)} draws other samples than it did")
@@ -238,52 +241,6 @@ class Feeds:
         feed.beginning, feed.before, feed.over = made.beginning(), [], bool(saved["over"])
         feed.early = False
         feed.sight = Sight.of(loader) if loader.num_workers else None
-
-
-def lead_through(loader: Any, saved: Mapping[str, Any]) -> None:
-    """Have workers that last do what they did in a pass that was over; draw nothing beside."""
-    dice, states = rng.state(), generators(loader)
-    beginning = Beginning(loader)
-    iterator: Any = iter(loader)
-    beginning.of(iterator)
-    Work().through(iterator, int(saved["batches"]), over=True, what=type(loader.dataset).__name__)
-    if not beginning.draws(saved):
-        raise RefusedError("the loader draws other samples than it did")
-    put_generators_back(loader, states)
-    rng.put_back(dice)
-
-
-class Work:
-    """Batches that workers load again, which nobody will train on."""
-
-    def __init__(self) -> None:
-        self._began = self._said = time.monotonic()
-        self._batches = 0
-
-    def through(self, iterator: Any, count: int, *, over: bool, what: str) -> None:
-        """Ask an iterator until it has handed out so many, and for its end where it came to that."""
-        if iterator._num_yielded > count:
-            raise RefusedError(f"{what} has handed out more batches than it had")
-        while iterator._num_yielded < count:
-            try:
-                # Past __next__, which tells the guard of a batch that nobody will train on.
-                iterator._next_data()
-            except StopIteration:
-                raise RefusedError(f"{what} ends after {iterator._num_yielded} batches") from None
-            iterator._num_yielded += 1
-            self._batches += 1
-            now = time.monotonic()
-            if now - self._said > _PATIENCE:
-                self._said = now
-                say(
-                    f"resuming: {self._batches:,} batches loaded again in {now - self._began:.0f} s"
-                )
-        if over:
-            try:
-                iterator._next_data()
-            except StopIteration:
-                return
-            raise RefusedError(f"{what} hands out more than {count} batches, and did not")
 
 
 # ---------------------------------------------------------------------- details
@@ -322,8 +279,7 @@ def _doubt(feed: Feed, loader: Any, iterator: Any) -> str:
     if feed.early or loader.persistent_workers:
         if not feed.early:
             return "its workers last and were started after the first round of the training"
-        shared = shares_memory(loader)
-        return f"its workers see {shared}, which changes under them" if shared else ""
+        return _led_in_vain(loader)
     if not runs_own_code(loader):
         return ""
     if feed.sight is None:
@@ -334,62 +290,18 @@ def _doubt(feed: Feed, loader: Any, iterator: Any) -> str:
     return ""
 
 
-def _begins_as(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    then, here = one["origin"], other["origin"]
-    return rng.same(then["dice"], here["dice"]) and then["reused"] == here["reused"]
-
-
-# ---------------------------------------------------------------------- iterable datasets
-
-
-def worker_is_out(iterator: Any) -> str:
-    """Why it is chance which worker hands out the next batch; empty where it is not."""
-    several = iterator._num_workers > 1 and isinstance(iterator._dataset, IterableDataset)
-    if several and not all(iterator._workers_status):
-        name = type(iterator._dataset).__name__
-        return f"a worker has come to the end of {name}, when the others hear of it is chance"
+def _led_in_vain(loader: Any) -> str:
+    """Why workers that do all their work again may not end where they were, or do harm."""
+    if shared := shares_memory(loader):
+        return f"its workers see {shared}, which may change under them"
+    if writer := writes(loader):
+        return f"its workers would write twice what they wrote ({writer})"
     return ""
 
 
-def take_stream(iterator: Any, path: str, take: Take, *, over: bool = False) -> dict[str, Any]:
-    """Where the iterator of an iterable dataset in this process stands."""
-    ended = over or bool(_fetcher(iterator).ended)
-    take_place: Callable[[Any], Any] = lambda inner: iterators.take(inner, path, take)
-    return {"place": None if ended else _stream(iterator, path, take_place), "ended": ended}
-
-
-def begin_stream(iterator: Any, saved: Mapping[str, Any], count: int) -> None:
-    """Have a stream that has begun hand out batches until it is at the ``yield`` of then."""
-    path, place = "stream", saved["place"]
-    look: Callable[[Any], Any] = lambda inner: iterators.take(inner, path, lambda one, at: None)
-    for _ in range(min(count, _TRIES) if place is not None else 0):
-        iterator._next_data()
-        if iterators.shape(_stream(iterator, path, look)) == iterators.shape(place):
-            return
-
-
-def put_stream(
-    live: Any, saved: Mapping[str, Any], path: str, value: Callable[[Any, Node, str], Any]
-) -> None:
-    """Have the iterator of an iterable dataset in this process stand where it stood."""
-    place = saved["place"]
-    if place is not None:
-        _stream(live, path, lambda inner: iterators.put(inner, place, path, value))
-    _fetcher(live).ended = bool(saved["ended"])
-
-
-def _fetcher(iterator: Any) -> Any:
-    return iterator._dataset_fetcher
-
-
-def _stream(iterator: Any, path: str, does: Callable[[Any], Any]) -> Any:
-    """Do something with the iterator of an iterable dataset in this process."""
-    try:
-        return does(_fetcher(iterator).dataset_iter)
-    except iterators.NoPlaceError as why:
-        name = type(iterator._dataset).__name__
-        text = f"{name} is an iterable dataset; its iterator has no place to go on from{why}"
-        raise RefusedError(text) from None
+def _begins_as(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    then, here = one["origin"], other["origin"]
+    return rng.same(then["dice"], here["dice"]) and then["reused"] == here["reused"]
 
 
 def _change_places(live: Any, made: Any) -> None:

@@ -27,13 +27,15 @@ from ..redaction import redact_command, same_command
 from ..run import LaneReader, Run
 from . import frames as frames_
 from .counters import counters, set_counts
-from .feeds import Feeds, begin_stream, lead_through, put_stream
+from .feeds import Feeds
+from .leading import Work, lead_through
 from .outputs import Coming, Outputs
 from .passes import Passes, Values, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
 from .rounds import Rounds
 from .saving import DATASET, FORMAT
 from .standing import loops_around_a_question, loops_at_work, put_back
+from .streams import begin_stream, put_stream
 from .training import Training
 from .values import generators
 from .values.admitted import is_name
@@ -87,7 +89,7 @@ class ResumedRun:
         self.reads = False
         """Whether a loader is read by holdfast itself."""
         self._tree, self._training, self._passes = tree, training, passes
-        self._feeds = feeds
+        self._feeds, self._work = feeds, Work()
         self._iterator = 0
         passes.began_at = float(saved["trained"])
         first, since = first_lengths(path), passes.began_at
@@ -122,7 +124,7 @@ class ResumedRun:
                 _check_facts(loader, before[number]["loader"])
                 if "lasting" in before[number]:
                     self.reads = True
-                    lead_through(loader, before[number]["lasting"])
+                    lead_through(loader, before[number]["lasting"], self._work)
                     self.reads = False
                 return _Over(self, before[number])
             _check_facts(loader, self.saved["loader"])

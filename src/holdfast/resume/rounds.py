@@ -1,4 +1,4 @@
-"""A training loop that reads no loader, or asks for batches by hand: its rounds, and where its iterators are between two.
+"""A loop that reads no loader, or asks by hand: its rounds, and where iterators are between two.
 
 first run      at the end of the first round that trains it is looked at where the loops stand;
                a checkpoint that is due waits for the end of a round of the same loop

@@ -27,12 +27,13 @@ from ..redaction import redact_command
 from . import frames as frames_
 from . import source
 from .counters import counters, counts
-from .feeds import Feeds, take_stream, worker_is_out
+from .feeds import Feeds
 from .outputs import Outputs
 from .passes import Open, Passes, changes, check_targets, take_variables
 from .refusal import RefusedError
 from .rounds import Rounds
 from .standing import loops_around_a_question, places
+from .streams import take_stream
 from .training import Decisions, Training
 from .values.taking import Taking
 from .values.tensors import Known
@@ -216,7 +217,7 @@ class Saving:
             file = one.code.co_filename if one.code is not None else ""
             raise RefusedError("two loaders are read side by side", file, one.lines[0])
         _check_loader(opened[0])
-        self._feeds.check_lasting(opened[0])
+        self._feeds.check(opened[0])
         frames_.check_reader(frame)
         return opened[0]
 
@@ -280,8 +281,6 @@ def in_main_thread() -> bool:
 
 def _check_loader(one: Open) -> None:
     file, loader = one.code.co_filename if one.code is not None else "", one.loader
-    if loader["stream"] and (by_chance := worker_is_out(one.iterator())):
-        raise RefusedError(by_chance, file, one.lines[0])
     dataset: Any = getattr(one.iterator(), "_dataset", None)
     own = loader["stream"] and any(hasattr(dataset, name) for name in ("state_dict", "__next__"))
     if own or isinstance(dataset, IterDataPipe):

@@ -7,6 +7,7 @@ hands out the same only if all of that is still what it was.
 from __future__ import annotations
 
 import dis
+import itertools
 import time
 import types
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,12 @@ from .values.tensors import Known
 
 _LONGEST = 1.0
 """Seconds that one look may take; data that takes longer is not looked at a second time."""
+_WRITERS = frozenset(
+    (
+        *("print", "write", "writelines", "write_text", "write_bytes", "writerow", "writerows"),
+        *("savetxt", "savez", "dump", "to_csv", "remove", "unlink", "rename", "mkdir", "touch"),
+    )
+)
 _MOST = 200_000
 """Objects that a search passes by."""
 
@@ -88,6 +95,16 @@ def shares_memory(loader: Any) -> str:
         elif type(one).__module__.startswith("multiprocessing."):
             return f"a {type(one).__name__} of multiprocessing"
     return ""
+
+
+def writes(loader: Any) -> str:
+    """By what the code of the workers of a loader writes, which would come twice; mostly empty."""
+    codes = list[CodeType]()
+    roots = [loader.dataset, loader.collate_fn, loader.worker_init_fn]
+    for _ in _reached([*roots, *_globals(roots).values()], codes):
+        pass
+    names = {name for code in codes for name, _ in _names(code)}
+    return min(names & _WRITERS, default="")
 
 
 def _without_digest(node: Any) -> Any:
@@ -177,6 +194,8 @@ def _held(one: Any, codes: list[CodeType]) -> list[Any]:
 def _not_leaves(items: Any) -> list[Any]:
     # Data is thousands of plain values.
     kinds = set(map(type, items))
+    if kinds <= {tuple, list}:  # and pairs of them
+        kinds = set(map(type, itertools.chain.from_iterable(items)))
     return [] if kinds <= SCALARS else [one for one in items if type(one) not in SCALARS]
 
 

@@ -240,7 +240,7 @@ def _lasting(loader: _TakeWith) -> _TakeWith:
 
 
 def _fed(feed: _TakeWith, comparing: Comparing, seen: Seen) -> _TakeWith:
-    """Of iterators over loaders: where they are; of streams a resumed script must have one alike."""
+    """Of iterators over loaders; a stream is at a ``yield`` that the first round leads to."""
 
     def row(value: Any, path: str, take: Take) -> Node:
         seen.note(value, path)
