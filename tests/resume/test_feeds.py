@@ -247,3 +247,94 @@ def test_a_script_goes_on_with_all_its_loaders(bench: Bench, name: str) -> None:
     further = bench.run(script, again.checkpoints[1])
     assert further.code == 0, further.err
     assert further.out.endswith(whole.out[whole.out.index("[") :])
+
+
+SEEN = (
+    MADE
+    + """
+class Scaled(Noisy):
+    scale = 1.0
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x * self.scale, y
+"""
+)
+REFUSED = {
+    "data that changes under its workers": (
+        SEEN
+        + """
+one = Endless(DataLoader(data(40), batch_size=8))
+other = Endless(DataLoader(Scaled(40, 2), batch_size=8, num_workers=1))
+"""
+        + NET
+        + """
+for n in range(30):
+    (x, y), _ = one.next(), other.next()
+    other.loader.dataset.scale = 1.0 + n"""
+        + step(4),
+        "were started before dataset changed",
+    ),
+    "workers that last inside of another loop": (
+        MADE
+        + """
+train = DataLoader(data(96), batch_size=8)
+val = DataLoader(Noisy(24, 2), batch_size=8, num_workers=1, persistent_workers=True)
+"""
+        + NET
+        + """
+for epoch in range(3):
+    for n, (x, y) in enumerate(train):"""
+        + step(8)
+        + """
+        if n == 4:
+            told_so_far.append(sum(model(x).sum().item() for x, y in val))
+""",
+        "Noisy is read inside of the loop over another loader",
+    ),
+    "workers that write": (
+        MADE
+        + STREAM
+        + """
+class Told(Stream):
+    def __iter__(self):
+        for one in super().__iter__():
+            print("one more", file=sys.stderr)
+            yield one
+stream = iter(DataLoader(Told(), batch_size=8, num_workers=1))
+"""
+        + NET
+        + """
+for n in range(20):
+    x, y = next(stream)
+    x = x.float()"""
+        + step(4),
+        "would write twice what they wrote (print)",
+    ),
+    "memory that is shared with workers": (
+        SEEN
+        + """
+import multiprocessing
+class Shared(Noisy):
+    def __init__(self, n, seed):
+        super().__init__(n, seed)
+        self.level = multiprocessing.Value("i", 0)
+train = DataLoader(Shared(48, 1), batch_size=8, num_workers=1, persistent_workers=True)
+"""
+        + NET
+        + """
+for epoch in range(4):
+    for x, y in train:"""
+        + step(8),
+        "which may change under them",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_its_workers_may_see_otherwise_is_refused(bench: Bench, name: str) -> None:
+    body, reason = REFUSED[name]
+    whole = bench.run(bench.script(body + END), every=3)
+    assert whole.code == 0, whole.err
+    told = [event.data for event in whole.events if event.kind == "resumable"]
+    assert any(reason in one["reason"] for one in told if not one["accepted"]), told
+    assert not told[-1]["accepted"]

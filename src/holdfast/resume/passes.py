@@ -155,11 +155,14 @@ class Passes:
 
     @property
     def need_rounds(self) -> bool:
-        """Whether no single pass says where the loop is: it asks two, or one by hand that lasts."""
-        asked = [one for one in self.open if one.iterator() is not None and one.now >= 0]
-        if len(asked) != 1:
+        """Whether no single pass says where the loop that trains is.
+
+        It asks none or several, or by hand one that cannot be gone to at once.
+        """
+        there = [one for one in self.open if one.iterator() is not None]
+        if len(there) != 1 or there[0].now < 0:
             return True
-        one = asked[0]
+        one = there[0]
         return one.by_hand and bool(one.loader.get("stream") or one.own_code)
 
     def by_rounds(self) -> None:

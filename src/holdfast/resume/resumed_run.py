@@ -141,7 +141,9 @@ class ResumedRun:
             iterator: Any = loader_pass.iterator
             if stream is not None:
                 begin_stream(iterator, stream, int(self.saved["pass"]["batches"]))
-            passes.takes_up(loader, iterator, loader_pass.beginning())
+            beginning = loader_pass.beginning()
+            passes.takes_up(loader, iterator, beginning)
+            self._feeds.began(loader, iterator, beginning, within=False)
             self._iterator = id(iterator)
             return iterator
 
