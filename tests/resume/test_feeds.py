@@ -338,3 +338,33 @@ def test_what_its_workers_may_see_otherwise_is_refused(bench: Bench, name: str) 
     told = [event.data for event in whole.events if event.kind == "resumable"]
     assert any(reason in one["reason"] for one in told if not one["accepted"]), told
     assert not told[-1]["accepted"]
+
+
+def test_workers_that_begin_with_other_data_are_refused(bench: Bench) -> None:
+    script = bench.script(
+        MADE
+        + """
+class Scored(Noisy):
+    def __init__(self, n, seed):
+        super().__init__(n, seed)
+        self.scores = [1.0] * n
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x * self.scores[i], y
+train = DataLoader(Scored(48, 1), batch_size=8, num_workers=1)
+"""
+        + NET
+        + """
+for epoch in range(3):
+    for n, (x, y) in enumerate(train):"""
+        + step(8)
+        + """
+        train.dataset.scores[n] = 1.0 + loss.item()
+"""
+        + END
+    )
+    whole = bench.run(script, every=4)
+    assert whole.code == 0, whole.err
+    resumed = bench.run(script, whole.checkpoints[-1])
+    assert resumed.code == 2
+    assert "have begun before dataset was what it was then" in resumed.err

@@ -34,6 +34,7 @@ from .passes import Passes, Values, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
 from .rounds import Rounds
 from .saving import DATASET, FORMAT
+from .sight import Sight
 from .standing import loops_around_a_question, loops_at_work, put_back
 from .streams import begin_stream, put_stream
 from .training import Training
@@ -180,6 +181,9 @@ class ResumedRun:
         loops = loops_around_a_question(frames) if jumps else []
         parts = {"models", "optimizers", "gradients"}
         state.put_back({**self._tree, "gradients": saved["gradients"]}, parts=parts)
+        feed = self._feeds.of(iterator)
+        loader = feed.loader() if feed is not None and saved["loader"]["workers"] else None
+        sight = Sight.of(loader) if loader is not None else None
         restoring = _put(frames, saved["values"])
         if jumps:
             put_back(loops, saved["jump"], frames, restoring.value)
@@ -191,6 +195,9 @@ class ResumedRun:
         dataset = getattr(iterator, "_dataset", MISSING)
         if restoring.value(dataset, saved["dataset"], DATASET) is not dataset:
             raise RefusedError("the loader reads another dataset than it did")
+        if sight is not None and (changed := sight.changed(loader)):
+            text = f"the workers of the loader have begun before {changed} was what it was then"
+            raise RefusedError(text, frames[-1].f_code.co_filename, one.lines[0])
         rng.put_back(saved[RNG])
         one.steps = one.now = int(saved["steps"])
         self._passes.resumed(one.steps)
