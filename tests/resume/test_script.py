@@ -401,15 +401,19 @@ for x, y in itertools.starmap(batch, zip(range(20))):
         """
 class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):
-        return ((torch.randn(6), 1) for _ in range(160))
+        self.left = 160
+        return self
+    def __next__(self):
+        self.left -= 1
+        if self.left < 0: raise StopIteration
+        return torch.randn(6), 1
 model = net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for x, y in DataLoader(Stream(), batch_size=8):
     """,
-        "Stream is an iterable dataset",
+        "Stream is an iterable dataset that keeps its own place",
         "for x, y in",
     ),
-    "two loaders": (MADE + "\nfor (x, y), _ in zip(train, train):\n    ", "side by side", ""),
     "zip": (MADE + "\nfor (x, y), n in zip(train, range(99)):\n    ", "through zip", ""),
     "an iterator": (
         MADE + "\nfrom itertools import cycle\nnumbers = cycle([1, 2])\n"

@@ -47,7 +47,7 @@ class LoaderPass:
         self.iterator: Iterator[Any] = iter(loader)
         self._loader = loader
         self._count = 0
-        self._order = _Order.of(self.iterator)
+        self._order = _Order.of(self.iterator, _generators_if_known(loader))
 
     @property
     def batches(self) -> int:
@@ -69,11 +69,18 @@ class LoaderPass:
 
     @classmethod
     def again(
-        cls, loader: Iterable[Any], saved: Mapping[str, Any], *, fast: bool, say: Say
+        cls,
+        loader: Iterable[Any],
+        saved: Mapping[str, Any],
+        *,
+        fast: bool,
+        say: Say,
+        led: bool = False,
     ) -> LoaderPass:
         """Begin a pass as it began and leave behind the batches it had.
 
-        The random state is then anywhere: whoever knows it puts it back.
+        The random state is then anywhere: whoever knows it puts it back. ``led``: workers that last
+        have been led through the passes before.
         """
         origin, count = saved["origin"], int(saved["batches"])
         if _keeps_its_place(loader) and "own" in saved:
@@ -88,7 +95,7 @@ class LoaderPass:
             )
         if origin["reused"]:
             wake(loader)
-        _return_to(loader, origin)
+        return_to(loader, origin)
         if fast and isinstance(loader, DataLoader) and _is_mapped(loader) and loader.num_workers:
             loader_pass = cls(_from_batch(loader, count), origin)
             loader_pass._loader, loader_pass._count = loader, count
@@ -98,8 +105,11 @@ class LoaderPass:
             )
             return loader_pass
         loader_pass = cls(loader, origin)
+        if first := saved.get("first"):
+            put_generators_back(loader, first["generators"])
+            rng.put_back(first["dice"])
         loader_pass._leave_behind(count, say)
-        loader_pass.why = loader_pass.why or loader_pass._doubts(saved)
+        loader_pass.why = loader_pass.why or loader_pass._doubts(saved, led=led)
         return loader_pass
 
     @property
@@ -110,9 +120,10 @@ class LoaderPass:
         """How it began, for whoever saves it later without this object."""
         made = Beginning.__new__(Beginning)
         made.origin, made._order = self._origin, self._order
+        made._generators = _generators_if_known(self._loader)
         return made
 
-    def _doubts(self, saved: Mapping[str, Any]) -> str:
+    def _doubts(self, saved: Mapping[str, Any], *, led: bool) -> str:
         """What stands in the way of an exact repetition; empty if nothing does."""
         loader: Any = self._loader
         # Where a batch is skipped now, workers have been given one more than they had then.
@@ -123,7 +134,7 @@ class LoaderPass:
             return ""
         if not isinstance(self.iterator, _BaseDataLoaderIter):
             return f"a {type(loader).__name__} is no DataLoader"
-        if saved["origin"]["reused"]:
+        if saved["origin"]["reused"] and not led:
             return LASTING
         if not loader.in_order:
             return "a loader with in_order=False hands out batches as they come"
@@ -182,16 +193,23 @@ class Beginning:
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self.origin: Mapping[str, Any] | None = _origin_if_known(loader)
+        self._generators = _generators_if_known(loader)
         self._order: _Order | None = None
 
     def of(self, iterator: Any) -> None:
         """The iterator is there."""
-        self._order = _Order.of(iterator)
+        self._order = _Order.of(iterator, self._generators)
 
     def state(self, batches: int) -> dict[str, Any]:
         """What ``again`` needs, after this many batches."""
         drawn = None if self._order is None else self._order.recent()[-1]
-        return {"batches": batches, "order": drawn, "origin": self.origin}
+        state = {"batches": batches, "order": drawn, "origin": self.origin}
+        first = None if self._order is None else self._order.first
+        return state if first is None else {**state, "first": first}
+
+    def draws(self, saved: Mapping[str, Any]) -> bool:
+        """Whether what was drawn so far is what was drawn then."""
+        return self._order is None or saved["order"] in self._order.recent()
 
 
 _INTEGERS = {int}
@@ -200,26 +218,39 @@ _INTEGERS = {int}
 class _Order:
     """Stands before the sampler of an iterator and remembers what it has drawn."""
 
-    def __init__(self, inner: Iterator[Any]) -> None:
+    def __init__(self, inner: Iterator[Any], own: list[torch.Generator]) -> None:
         self._digests = deque([0], maxlen=_RECENT)
         self._noted: list[list[Any]] = []
         self._inner = inner
+        self._own: list[torch.Generator] | None = own
+        self.first: dict[str, Any] | None = None
+        """The random state at the first draw, which may come long after the pass began."""
 
     @classmethod
-    def of(cls, iterator: Any) -> _Order | None:
-        """The memory of an iterator over a map-style dataset; others draw no indices."""
+    def of(cls, iterator: Any, own: list[torch.Generator]) -> _Order | None:
+        """The memory of an iterator over a map-style dataset; others draw no indices.
+
+        Args:
+            iterator: of a loader.
+            own: generators that the loader and its samplers have for themselves.
+        """
         mapped = isinstance(iterator, _BaseDataLoaderIter) and not isinstance(
             iterator._dataset, IterableDataset
         )
         if not mapped:
             return None
-        order = iterator._sampler_iter = cls(iterator._sampler_iter)  # type: ignore[assignment]
+        order = iterator._sampler_iter = cls(iterator._sampler_iter, own)  # type: ignore[assignment]
+        if iterator._num_workers:  # they were given their first batches when they began
+            order._own = None
         return order
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
+        if self._own is not None:
+            states = [generator.get_state() for generator in self._own]
+            self.first, self._own = {"dice": rng.state(), "generators": states}, None
         drawn = next(self._inner)
         self._noted.append(drawn[:_SAMPLE] if isinstance(drawn, list) else [drawn])
         if len(self._noted) >= _NOTED:
@@ -255,7 +286,15 @@ def _origin_if_known(loader: Any) -> dict[str, Any] | None:
         return None
 
 
-def _return_to(loader: Any, origin: Mapping[str, Any]) -> None:
+def _generators_if_known(loader: Any) -> list[torch.Generator]:
+    try:
+        return _generators(loader)
+    except Exception:
+        return []
+
+
+def return_to(loader: Any, origin: Mapping[str, Any]) -> None:
+    """Put back the random state that a pass over a loader began with."""
     for keeper, epoch in zip(_epoch_keepers(loader), origin["epochs"], strict=False):
         keeper.set_epoch(epoch)
     put_generators_back(loader, origin["generators"])

@@ -100,7 +100,9 @@ def _enter(frame: FrameType, event: str, about: object) -> None:
 
 def _loop_of(frame: FrameType, key: Key | None) -> tuple[Key, ast.stmt] | None:
     code = frame.f_code
-    around = source.blocks_around(code.co_filename, scope_line(frame), frame.f_lineno, 0)
+    # A head that asks a loader for its next batch is at work before its body is.
+    head = 0 if key is None else key[2]
+    around = source.blocks_around(code.co_filename, scope_line(frame), frame.f_lineno, head)
     for loop in reversed([one for one in around if isinstance(one, LOOPS)]):
         found: Key = [os.path.basename(code.co_filename), code.co_qualname, loop.lineno]
         if key is None or found == key:

@@ -23,8 +23,8 @@ from ..source.ownership import kind_of
 from ..source.paths import short_name
 from .counters import set_counts
 from .frames import put_locals
-from .stacks import OF_DICTS, OF_RANGES, OF_SEQUENCES, loops_of, replace, word
-from .values.nodes import MISSING
+from .stacks import OF_DICTS, OF_LOADERS, OF_RANGES, OF_SEQUENCES, loops_of, replace, word
+from .values.nodes import KIND, MISSING
 
 Place = dict[str, Any]
 _Take = Callable[[Any, str], Any]
@@ -221,6 +221,18 @@ def _put_map(iterator: Any, place: Place, path: str, value: _Value) -> None:
         put(one, then, f"{path}[{number}]", value)
 
 
+def _take_feed(iterator: Any, path: str, taken: _Take) -> Place:
+    node = taken(iterator, path)
+    if node is not None and (not isinstance(node, dict) or node[KIND] not in ("pass", "same")):
+        raise NoPlaceError(" (it reads a loader)")
+    return {"v": node}
+
+
+def _put_feed(iterator: Any, place: Place, path: str, value: _Value) -> None:
+    if value(iterator, place["v"], path) is not iterator:
+        raise NoPlaceError(" (it reads another loader in the resumed run)")
+
+
 # ---------------------------------------------------------------------- generators
 
 
@@ -303,4 +315,5 @@ _ROWS: tuple[tuple[tuple[Any, ...], Callable[..., Place], Callable[..., None]], 
     ((zip,), _take_zip, _put_zip),
     ((map, filter), _take_map, _put_map),
     ((GeneratorType,), _take_generator, _put_generator),
+    (OF_LOADERS, _take_feed, _put_feed),
 )

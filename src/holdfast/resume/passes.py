@@ -6,6 +6,8 @@ variables of the script is kept, so that a resumed script can go through the cod
 
 from __future__ import annotations
 
+import dis
+import inspect
 import time
 import weakref
 from collections.abc import Callable
@@ -60,6 +62,10 @@ class Open:
     """Where its first batch was asked for."""
     targets: dict[str, Any] = field(default_factory=dict[str, Any])
     """Targets of the loops around it, when its first batch was asked for."""
+    by_hand: bool = False
+    """Whether it is asked by ``next`` or a generator of the script, not by the loop that trains."""
+    lasting: bool = False
+    """Whether its workers go on in the next pass: a resumed script leads them through each."""
     own_code: bool = False
     """Whether its workers run code of the script, which may see what changes between passes."""
 
@@ -69,6 +75,8 @@ class Open:
         if at is None:
             return
         self.frame, self.code = id(at), at.f_code
+        looping = dis.opname[at.f_code.co_code[at.f_lasti]] == "FOR_ITER"
+        self.by_hand = not looping or bool(at.f_code.co_flags & inspect.CO_GENERATOR)
         loop = source.loop_at(at.f_code.co_filename, scope_line(at), at.f_lineno)
         self.lines = loop.first, loop.last
         frames = chain(frame)
@@ -135,16 +143,33 @@ class Passes:
             self.look(frame)
         return False
 
-    def look(self, frame: FrameType) -> None:
-        """Learn what is there before the first step."""
+    def look(self, frame: FrameType, feed: Callable[..., Node] | None = None) -> None:
+        """Learn what is there before the first step; ``feed`` takes iterators over loaders."""
         self.baseline = Baseline()
-        taking = Taking(Known(), self.baseline, changes, first=True)
+        taking = Taking(Known(), self.baseline, changes, first=True, feed=feed)
         for root, held in variables(chain(frame)).items():
             for name, value in held.items():
                 try:
                     taking.take(value, f"{root}/{name}")
                 except RefusedError:
                     continue  # said when it matters
+
+    @property
+    def need_rounds(self) -> bool:
+        """Whether no single pass says where the loop that trains is.
+
+        It asks none or several, or by hand one that cannot be gone to at once.
+        """
+        there = [one for one in self.open if one.iterator() is not None]
+        if len(there) != 1 or there[0].now < 0:
+            return True
+        one = there[0]
+        return one.by_hand and bool(one.loader.get("stream") or one.own_code)
+
+    def by_rounds(self) -> None:
+        """The training is followed by its rounds: passes are parts of these."""
+        for one in self.open:
+            one.nested = True
 
     def began(
         self,
@@ -164,7 +189,8 @@ class Passes:
     ) -> None:
         told = {} if nested else facts(loader)
         one = Open(told, weakref.ref(iterator), beginning, nested, steps)
-        one.key, one.own_code = id(iterator), not nested and _runs_own_code(loader)
+        one.key, one.own_code = id(iterator), not nested and runs_own_code(loader)
+        one.lasting = bool(getattr(loader, "persistent_workers", False))
         self.open.append(one)
 
     def asks_first(self, one: Open, frame: FrameType, steps: int) -> None:
@@ -272,6 +298,9 @@ class Passes:
             "steps": steps,
             **self.difference(values),
         }
+        if one.lasting:
+            state = one.beginning.state(getattr(one.iterator(), "_num_yielded", 0))
+            record["lasting"] = {key: state[key] for key in ("batches", "order")}
         state = generators.of_process()
         record["rng"] = {key: one for key, one in state.items() if self._rng.get(key) != one}
         self._rng = state
@@ -397,7 +426,7 @@ def check_targets(one: Open, frames: list[FrameType]) -> dict[str, Any]:
     return around
 
 
-def _runs_own_code(loader: Any) -> bool:
+def runs_own_code(loader: Any) -> bool:
     """Whether a dataset, or what makes its batches, is the script's own."""
     names = ("collate_fn", "worker_init_fn")
     parts: list[Any] = [one for name in names if (one := getattr(loader, name, None)) is not None]

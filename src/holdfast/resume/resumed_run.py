@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,12 +27,16 @@ from ..redaction import redact_command, same_command
 from ..run import LaneReader, Run
 from . import frames as frames_
 from .counters import counters, set_counts
+from .feeds import Feeds
+from .leading import Work, lead_through
 from .outputs import Coming, Outputs
 from .passes import Passes, Values, changes, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
 from .rounds import Rounds
 from .saving import DATASET, FORMAT
+from .sight import Sight
 from .standing import loops_around_a_question, loops_at_work, put_back
+from .streams import begin_stream, put_stream
 from .training import Training
 from .values import generators
 from .values.admitted import is_name
@@ -69,6 +73,7 @@ class ResumedRun:
         path: of its file.
         training: of this process.
         passes: over loaders, so far.
+        feeds: iterators over loaders, so far.
         outputs: files that the script writes.
     """
 
@@ -79,6 +84,7 @@ class ResumedRun:
         path: Path,
         training: Training,
         passes: Passes,
+        feeds: Feeds,
         outputs: Outputs,
     ) -> None:
         self.saved, self.path = saved, path
@@ -87,6 +93,7 @@ class ResumedRun:
         self.reads = False
         """Whether a loader is read by holdfast itself."""
         self._tree, self._training, self._passes = tree, training, passes
+        self._feeds, self._work = feeds, Work()
         self._iterator = 0
         passes.began_at = float(saved["trained"])
         first, since = first_lengths(path), passes.began_at
@@ -119,15 +126,28 @@ class ResumedRun:
                 passes.look(frame)
             if number < len(before):
                 _check_facts(loader, before[number]["loader"])
+                if "lasting" in before[number]:
+                    self.reads = True
+                    lead_through(loader, before[number]["lasting"], self._work)
+                    self.reads = False
                 return _Over(self, before[number])
             _check_facts(loader, self.saved["loader"])
             self.reads = True
-            loader_pass = LoaderPass.again(loader, self.saved["pass"], fast=False, say=say)
+            stream = self.saved.get("stream")
+            # A stream in this process is put where it was, not drawn from once more.
+            begun = {"batches": 0} if stream is not None else {}
+            about = loader, {**self.saved["pass"], **begun}
+            led = getattr(loader, "_iterator", None) is not None
+            loader_pass = LoaderPass.again(*about, fast=False, say=say, led=led)
             self.reads = False
             if loader_pass.why:
                 raise RefusedError(loader_pass.why)
             iterator: Any = loader_pass.iterator
-            passes.takes_up(loader, iterator, loader_pass.beginning())
+            if stream is not None:
+                begin_stream(iterator, stream, int(self.saved["pass"]["batches"]))
+            beginning = loader_pass.beginning()
+            passes.takes_up(loader, iterator, beginning)
+            self._feeds.began(loader, iterator, beginning, within=False)
             self._iterator = id(iterator)
             return iterator
 
@@ -164,14 +184,23 @@ class ResumedRun:
         loops = loops_around_a_question(frames) if jumps else []
         parts = {"models", "optimizers", "gradients"}
         state.put_back({**self._tree, "gradients": saved["gradients"]}, parts=parts)
+        feed = self._feeds.of(iterator)
+        loader = feed.loader() if feed is not None and saved["loader"]["workers"] else None
+        sight = Sight.of(loader) if loader is not None else None
         restoring = _put(frames, saved["values"])
         if jumps:
             put_back(loops, saved["jump"], frames, restoring.value)
             self._passes.jumps = RefusedError("this process has gone on from amid the training")
+        if "stream" in saved:
+            put_stream(iterator, saved["stream"], "stream", restoring.value)
+            iterator._num_yielded = int(saved["pass"]["batches"])
         # One that no variable holds, as in `for x in DataLoader(Rows())`.
         dataset = getattr(iterator, "_dataset", MISSING)
         if restoring.value(dataset, saved["dataset"], DATASET) is not dataset:
             raise RefusedError("the loader reads another dataset than it did")
+        if sight is not None and (changed := sight.changed(loader)):
+            text = f"the workers of the loader have begun before {changed} was what it was then"
+            raise RefusedError(text, frames[-1].f_code.co_filename, one.lines[0])
         _check(frames, saved["values"], self._taking(state, frames))
         rng.put_back(saved[RNG])
         one.steps = one.now = int(saved["steps"])
@@ -192,12 +221,16 @@ class ResumedRun:
         self._check_files()
         _check_position(saved["round"], frames, targets_count=False)
         rounds.begins_anew(frame, key)
-        passes.look(frame)
-        loops = loops_at_work(frames, key[2])
+        passes.look(frame, self._feeds.take)
         parts = {"models", "optimizers", "gradients"}
         state.put_back({**self._tree, "gradients": saved["gradients"]}, parts=parts)
-        restoring = _put(frames, saved["values"])
-        put_back(loops, saved["round"]["places"], frames, restoring.value)
+        self._put_round(frames, key)
+        self.reads = True
+        if self._feeds.lead():
+            # Samplers have drawn, of generators that were where they should be already.
+            self._put_round(frames, key)
+            self._feeds.forget_wanted()
+        self.reads = False
         _check(frames, saved["values"], self._taking(state, frames))
         rng.put_back(saved[RNG])
         passes.resumed(int(saved["steps"]))
@@ -205,7 +238,14 @@ class ResumedRun:
     def _taking(self, state: TrainingState, frames: list[FrameType]) -> Taking:
         """Another look, as that which made the checkpoint."""
         passes, known = self._passes, Known.of(state.models)
-        return Taking(known, passes.baseline, changes, running=frames, knows=passes.knows)
+        about = {"feed": self._feeds.take, "running": frames, "knows": passes.knows}
+        return Taking(known, passes.baseline, changes, **about)
+
+    def _put_round(self, frames: list[FrameType], key: list[Any]) -> None:
+        """Give the variables their values, and have the loops stand where they stood."""
+        loops = loops_at_work(frames, key[2])
+        restoring = _put(frames, self.saved["values"], self._feeds.put)
+        put_back(loops, self.saved["round"]["places"], frames, restoring.value)
 
     def _check_files(self) -> None:
         """Refuse code that is not that of the earlier run."""
@@ -243,10 +283,12 @@ class _Over:
         raise StopIteration
 
 
-def _put(frames: list[FrameType], values: Values) -> Restoring:
+def _put(
+    frames: list[FrameType], values: Values, put_feed: Callable[..., object] | None = None
+) -> Restoring:
     """Give the variables their values; what was put back goes on knowing them."""
     live = frames_.variables(frames)
-    restoring = Restoring()
+    restoring = Restoring(put_feed)
     new: dict[str, dict[str, Any]] = {}
     for root, held in values.items():
         if root not in live:

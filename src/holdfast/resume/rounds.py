@@ -1,4 +1,4 @@
-"""A training loop that reads no loader: its rounds, and where its iterators are between two.
+"""A loop that reads no loader, or asks by hand: its rounds, and where iterators are between two.
 
 first run      at the end of the first round that trains it is looked at where the loops stand;
                a checkpoint that is due waits for the end of a round of the same loop
@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..diagnosis.aside import aside
 from ..source.frames import user_frames
+from .feeds import Feeds
 from .frames import chain, position
 from .heads import Heads, Key
 from .passes import Passes
@@ -32,18 +33,20 @@ class Rounds:
     """The rounds of the loop that trains first.
 
     Args:
-        passes: over loaders, of which none is open while such a loop trains.
+        passes: over loaders; such a loop trains beside none, or asks for its batches by hand.
+        feeds: iterators that it asks.
         comes: called at the end of a round that somebody waits for; False to come again.
     """
 
-    def __init__(self, passes: Passes, comes: Callable[[FrameType], bool]) -> None:
+    def __init__(self, passes: Passes, feeds: Feeds, comes: Callable[[FrameType], bool]) -> None:
         self.key: Key | None = None
         """The loop; None while it is not known that there is one."""
         self.at_head = False
         """Whether it is between two rounds at this moment."""
-        self._passes, self._comes = passes, comes
+        self._passes, self._feeds, self._comes = passes, feeds, comes
         self._heads = Heads(self._ends)
         self._hook: Any = None
+        """Hears of the first step, once."""
         self._arrives: Callable[[FrameType, Key], None] | None = None
         # In a resumed run: puts everything back at the end of the first round.
         self._tries = 0
@@ -63,8 +66,23 @@ class Rounds:
     def look_out(self, frame: FrameType) -> None:
         """A step was made: the first round of a loop without a loader may be at work."""
         passes = self._passes
-        if self.key or passes.open or passes.trained or passes.broken or self._tries >= _TRIES:
+        if self.key or passes.trained or passes.broken or self._tries >= _TRIES:
             return
+        if not passes.open:
+            self._find(frame)
+
+    def expect_step(self) -> None:
+        """A pass begins: hear of the first step, which is in the loop that trains."""
+        if self._hook is None:
+            self._hook = register_optimizer_step_post_hook(self._stepped)
+
+    def _stepped(self, *about: Any) -> None:
+        self._hook.remove()
+        passes = self._passes
+        if self.key is None and passes.open and passes.need_rounds and not passes.trained:
+            self._find(sys._getframe(1))
+
+    def _find(self, frame: FrameType) -> None:
         with self._or_broken():
             self._tries += not self._heads.wait(frame, None)
             if self._tries >= _TRIES:
@@ -102,7 +120,8 @@ class Rounds:
                 self._first = self.place(frame, key)
                 self.key = key
                 self._passes.began_at = time.time()
-                self._passes.look(frame)
+                self._passes.by_rounds()
+                self._passes.look(frame, self._feeds.take)
             return True
         if self._arrives is not None:
             with aside():

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.utils.data import IterDataPipe
 
 from ..checkpoint import optimizer_state, rng
 from ..checkpoint.loader_pass import LASTING
@@ -26,11 +27,13 @@ from ..source.contents import loads_optimizer
 from ..source.paths import from_here
 from . import frames as frames_
 from .counters import counters, counts
+from .feeds import Feeds
 from .outputs import Outputs
 from .passes import Open, Passes, changes, check_targets, take_variables
 from .refusal import RefusedError
 from .rounds import Rounds
 from .standing import loops_around_a_question, places
+from .streams import take_stream
 from .training import Decisions, Training
 from .values.taking import Taking
 from .values.tensors import Known
@@ -51,6 +54,7 @@ class Saving:
         state: the live models and optimizers.
         passes: over loaders, so far.
         rounds: of a loop without a loader.
+        feeds: iterators over loaders that the script asks by hand.
         outputs: files that the script writes.
         why_not: why no run with these settings can be resumed; empty otherwise.
     """
@@ -61,10 +65,11 @@ class Saving:
         state: Callable[[], TrainingState],
         passes: Passes,
         rounds: Rounds,
+        feeds: Feeds,
         outputs: Outputs,
         why_not: str,
     ) -> None:
-        self._rounds = rounds
+        self._rounds, self._feeds = rounds, feeds
         self._training, self._state, self._passes = training, state, passes
         self._outputs = outputs
         self._why_not = why_not
@@ -175,7 +180,9 @@ class Saving:
         frames = frames_.chain(frame)
         state = self._state()
         known = Known.of(state.models)
-        taking = Taking(known, passes.baseline, changes, running=frames, knows=passes.knows)
+        feed = self._feeds.take if one is None else None
+        about = {"feed": feed, "running": frames, "knows": passes.knows}
+        taking = Taking(known, passes.baseline, changes, **about)
         values = take_variables(taking, frames)
         where = self._round(frame, taking) if one is None else self._batch(one, frame, taking)
         gradients = [
@@ -210,6 +217,7 @@ class Saving:
             file = one.code.co_filename if one.code is not None else ""
             raise RefusedError("two loaders are read side by side", file, one.lines[0])
         _check_loader(opened[0])
+        self._feeds.check(opened[0])
         frames_.check_reader(frame)
         return opened[0]
 
@@ -220,6 +228,8 @@ class Saving:
             dataset = taking.take(getattr(iterator, "_dataset", None), DATASET)
         except RefusedError as refusal:
             raise refusal.at(frames[-1].f_code.co_filename, one.lines[0]) from None
+        streams = one.loader["stream"] and not one.loader["workers"]
+        stream = {"stream": take_stream(iterator, "stream", taking.take)} if streams else {}
         comes = self._passes.jumps_from(frame)
         jumps = self._passes.jumps is not None
         passes = {"passes": list(self._passes.done)}
@@ -227,6 +237,7 @@ class Saving:
         first = {key: said for key, said in self._passes.first.items() if key != "refusal"}
         return {
             **about,
+            **stream,
             "first": first,
             "pass": one.beginning.state(getattr(iterator, "_num_yielded", 0)),
             "loader": one.loader,
@@ -245,6 +256,10 @@ class Saving:
             raise why.alone()
         if not comes:
             raise passes.jumps.alone()
+        if one.lasting and one.beginning.origin and one.beginning.origin["reused"]:
+            file = passes.jumps.file or (one.code.co_filename if one.code else "")
+            text = f"{passes.jumps.reason}, and {LASTING} (persistent_workers)"
+            raise RefusedError(text, file, passes.jumps.line or one.lines[0])
         if one.loader["workers"] and one.own_code:
             text = f"{passes.jumps.reason}, and the workers of the loader run code of the script"
             raise RefusedError(text, passes.jumps.file, passes.jumps.line)
@@ -266,13 +281,13 @@ def in_main_thread() -> bool:
 
 def _check_loader(one: Open) -> None:
     file, loader = one.code.co_filename if one.code is not None else "", one.loader
-    if loader["stream"]:
-        text = f"{loader['dataset']} is an iterable dataset: it has no place to go on from"
+    dataset: Any = getattr(one.iterator(), "_dataset", None)
+    own = loader["stream"] and any(hasattr(dataset, name) for name in ("state_dict", "__next__"))
+    if own or isinstance(dataset, IterDataPipe):
+        text = f"{loader['dataset']} is an iterable dataset that keeps its own place in the data"
         raise RefusedError(text, file, one.lines[0])
     if not loader["in_order"]:
         raise RefusedError("in_order=False hands out batches as they come", file, one.lines[0])
     origin = one.beginning.origin
     if origin is None:
         raise RefusedError("how its pass began is not known", file, one.lines[0])
-    if origin["reused"] and loader["workers"]:
-        raise RefusedError(f"{LASTING} (persistent_workers)", file, one.lines[0])

@@ -27,6 +27,7 @@ from ..diagnosis.aside import aside
 from ..records.resuming import OutputOpened, Resumed
 from ..source.frames import frames_from, user_line
 from ..source.paths import from_here
+from .feeds import Feeds
 from .heads import Key
 from .outputs import Outputs
 from .passes import Open, Passes
@@ -61,8 +62,9 @@ class ScriptResume:
         self._outputs = Outputs(self._notes)
         self._noted: list[OutputOpened] = []
         self._passes = Passes(self._outputs.knows)
-        self._rounds = Rounds(self._passes, lambda frame: self.between_rounds(frame))
-        about = self._passes, self._rounds, self._outputs, why_not
+        self._feeds = Feeds(lambda: self._rounds.key is None)
+        self._rounds = Rounds(self._passes, self._feeds, lambda frame: self.between_rounds(frame))
+        about = self._passes, self._rounds, self._feeds, self._outputs, why_not
         self._saving = Saving(training, state, *about)
         self.between_rounds: Callable[[FrameType], bool] = lambda frame: True
         """Called at the end of a round that somebody waits for; False to be called again."""
@@ -105,9 +107,11 @@ class ScriptResume:
 
     def begins(self, loader: Any, steps: int, frame: FrameType) -> tuple[Any, bool]:
         """A pass over a loader is about to begin: what to remember of it until ``began``."""
+        self._feeds.begins(loader)
         beginning = Beginning(loader)
         self._tell_notes()
         by_rounds = self._rounds.key is not None or self.trains_one_round
+        self._rounds.expect_step()
         with aside():
             if by_rounds:  # a validation: a part of the round
                 self._passes.settle(frame, 0)
@@ -121,6 +125,7 @@ class ScriptResume:
         """Its iterator is there."""
         self._asking = None  # an iterator of before may have had the same id, or be the same
         self._passes.began(loader, iterator, begun[0], nested=begun[1], steps=steps)
+        self._feeds.began(loader, iterator, begun[0], within=begun[1])
 
     def asks_again(self, iterator: Any, steps: int) -> bool:
         """The common case of ``asks``: the loop that asked last asks again; False for any other."""
@@ -142,6 +147,7 @@ class ScriptResume:
 
     def ends(self, iterator: Any, steps: int, frame: FrameType) -> None:
         """A loader is through."""
+        self._feeds.ended(iterator)
         one = self._passes.find(iterator)
         if one is None:
             return
@@ -209,6 +215,8 @@ class ScriptResume:
 
         Until that answers, everything in this process is as it was when the loop asked.
         """
+        if self._rounds.key is not None:
+            return None  # amid a round
         for one in frames_from(frame):
             code, module = one.f_code, one.f_globals.get("__name__")
             if code.co_name == "_try_get_data" and module == "torch.utils.data.dataloader":
@@ -236,7 +244,7 @@ class ScriptResume:
         with or_refuse():
             tree, saved = read(path)
             self._saving.goes_on(saved)
-            about = tree, saved, path, self._training, self._passes, self._outputs
+            about = tree, saved, path, self._training, self._passes, self._feeds, self._outputs
             self._coming = ResumedRun(*about)
             if self.trains_one_round:
                 self._rounds.come_to(self._coming.saved["round"]["key"], self._arrive_by_round)

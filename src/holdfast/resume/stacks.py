@@ -14,6 +14,8 @@ import sys
 from types import FrameType, GeneratorType
 from typing import Any, NamedTuple
 
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
 from .. import source
 from .frames import scope_line, user_modules
 from .refusal import RefusedError
@@ -39,8 +41,9 @@ OF_SEQUENCES: tuple[Any, ...] = (
 )
 OF_DICTS: tuple[Any, ...] = tuple(type(iter(one)) for one in ({}.keys(), {}.items(), {}.values()))
 OF_RANGES: tuple[Any, ...] = (type(iter(range(0))),)
+OF_LOADERS: tuple[Any, ...] = tuple(_BaseDataLoaderIter.__subclasses__())
 KINDS: tuple[Any, ...] = (*OF_SEQUENCES, *OF_DICTS, *OF_RANGES, itertools.count)
-KINDS = (*KINDS, enumerate, zip, map, filter, GeneratorType)
+KINDS = (*KINDS, enumerate, zip, map, filter, GeneratorType, *OF_LOADERS)
 """Classes of iterators whose place can be told."""
 NOTHING = object()
 

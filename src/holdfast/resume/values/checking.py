@@ -40,6 +40,8 @@ def difference(saved: Node, here: Node, path: str) -> str:
             return "" if _members(saved["v"]) == _members(here["v"]) else path
         case "optimizer":
             return _groups(saved, here, path) or _named(saved.get("a"), here.get("a"), path)
+        case "pass":
+            return _iterator(saved, here, path)
         case "module":
             return _module(saved, here, path)
         case _:
@@ -59,6 +61,14 @@ def _parts(saved: Mapping[Any, Any], here: Mapping[Any, Any], path: str) -> str:
         elif _inner(one, other, path):
             found = found or (_inner(one, other, path) if kind in _NUMBERED else path)
     return found
+
+
+def _iterator(saved: Node, here: Node, path: str) -> str:
+    """One over a loader: how it came to its place may be shorter than the first time."""
+    then, now = saved["p"][-1], here["p"][-1]
+    if (then["batches"], bool(then["over"])) != (now["batches"], bool(now["over"])):
+        return path
+    return _inner(saved.get("s"), here.get("s"), path)
 
 
 def _pairs(saved: Any, here: Any, path: str) -> str:

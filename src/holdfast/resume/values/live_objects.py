@@ -34,7 +34,7 @@ _PARTS: tuple[tuple[Any, frozenset[str]], ...] = (
     (functools.partial, frozenset(("func", "args", "keywords"))),
     (
         DataLoader,
-        frozenset(("dataset", "sampler", "batch_sampler", "generator", "collate_fn")),
+        frozenset(("dataset", "sampler", "batch_sampler", "generator", "collate_fn", "_iterator")),
     ),
 )
 

@@ -31,9 +31,14 @@ _DEPTH = 200
 
 
 class Restoring:
-    """One time of putting values back; what was one object stays one."""
+    """One time of putting values back; what was one object stays one.
 
-    def __init__(self) -> None:
+    Args:
+        put_feed: notes where an iterator over a loader is to go on.
+    """
+
+    def __init__(self, put_feed: Callable[..., object] | None = None) -> None:
+        self._put_feed = put_feed
         self._made: dict[str, Any] = {}
         self._given: set[int] = set()
         """Objects that were filled, or are to stay as the script has made them: two that were two
@@ -319,6 +324,13 @@ class Restoring:
         made = self._made[path] = hidden.restore_iterator(live, node, path)
         return made
 
+    def _pass(self, live: Any, node: Node, path: str) -> Any:
+        self._keep(live, path, "an iterator over a loader")
+        if self._put_feed is None:
+            raise RefusedError(f"{shown(path)} reads a loader that is not gone on with")
+        self._put_feed(live, node, path, self.value)
+        return live
+
     def _filled(self, live: Any, node: Node, path: str) -> Any:
         """What the script has made again: it gets what it held, and is never made here."""
         self._keep(live, path, f"{node.get('c', node[KIND])}")
@@ -353,7 +365,7 @@ _METHODS: dict[str, Callable[[Restoring, Any, Node, str], Any]] = {
     name: getattr(Restoring, f"_{name}")
     for name in (
         *("ref", "same", "large", "held", "tensor", "bytes", "part", "array", "view"),
-        *("enum", "object", "module", "secret"),
+        *("enum", "object", "module", "secret", "pass"),
         *("list", "tuple", "set", "frozenset", "deque", "dict"),
     )
 }

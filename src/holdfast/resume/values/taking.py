@@ -35,9 +35,8 @@ from .objects import Objects
 from .secrets import Secrets
 from .tensors import Known, Tensors
 
-# What the next process has again: code, and loops over loaders, whose place is saved with the pass.
+# What the next process has again: code.
 _NAMED = (
-    _BaseDataLoaderIter,
     types.ModuleType,
     types.WrapperDescriptorType,
     types.MethodDescriptorType,
@@ -93,6 +92,7 @@ class Taking:
         inline: tensors become bytes, for a record that is compared with the next.
         graphs: tensors may have a graph that was not used yet.
         knows: whether an open file is one whose length is noted.
+        feed: takes an iterator over a loader; one is only named where none is given.
         running: frames on the stack; generators among them are where the resumed script is, too.
     """
 
@@ -106,6 +106,7 @@ class Taking:
         inside: bool = True,
         inline: bool = False,
         graphs: bool = False,
+        feed: _TakeWith | None = None,
         running: Collection[FrameType] = (),
         knows: Callable[[Any], bool] = lambda file: False,
     ) -> None:
@@ -127,6 +128,7 @@ class Taking:
         self._running, self._known = {id(frame) for frame in running}, known
         # The first row that fits counts.
         self._rows: tuple[tuple[Any, _TakeWith], ...] = (
+            (_BaseDataLoaderIter, _named if feed is None else _fed(feed, comparing, seen)),
             (_NAMED, _named),
             (Tensor, _leaf(tensors.tensor)),
             (np.ndarray, tensors.array),
@@ -147,7 +149,7 @@ class Taking:
             (types.MethodType, objects.method),
             (Optimizer, objects.optimizer),
             (LRScheduler, objects.plain),
-            (DataLoader, objects.loader),
+            (DataLoader, objects.loader if feed is None else _lasting(objects.loader)),
             (Dataset, objects.dataset),
             (functools.partial, objects.partial),
             (tuple, containers.take_tuple),
@@ -220,6 +222,34 @@ def _iterator(comparing: Comparing) -> _TakeWith:
         node = hidden.take_iterator(value, path, take)
         if node[KIND] == "place" and not comparing.shape(node["v"], path):
             hidden.refuse_iterator(value, path)
+        return node
+
+    return row
+
+
+def _lasting(loader: _TakeWith) -> _TakeWith:
+    """Of loaders: with the iterator that one keeps from pass to pass, for its workers."""
+
+    def row(value: Any, path: str, take: Take) -> Node:
+        node = loader(value, path, take)
+        if value.persistent_workers and value._iterator is not None:
+            node["a"].append(["_iterator", take(value._iterator, f"{path}._iterator")])
+        return node
+
+    return row
+
+
+def _fed(feed: _TakeWith, comparing: Comparing, seen: Seen) -> _TakeWith:
+    """Of iterators over loaders; a stream is at a ``yield`` that the first round leads to."""
+
+    def row(value: Any, path: str, take: Take) -> Node:
+        seen.note(value, path)
+        node = feed(value, path, take)
+        place = node.get("s", {}).get("place")
+        if place is not None and not comparing.shape(place, path):
+            raise RefusedError(
+                f"{shown(path)} reads a stream that is at another yield than at first"
+            )
         return node
 
     return row
