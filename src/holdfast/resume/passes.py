@@ -27,6 +27,7 @@ from .values.nodes import Node, of_user, same
 from .values.secrets import without
 from .values.taking import Taking
 from .values.tensors import Known
+from .worker_view import View, changed, seen_by_workers
 
 _FREE = 1.0
 _SHARE = 0.01
@@ -61,6 +62,8 @@ class Open:
     """Targets of the loops around it, when its first batch was asked for."""
     own_code: bool = False
     """Whether its workers run code of the script, which may see what changes between passes."""
+    seen: View | RefusedError | None = None
+    """What they see, where a resumed script would come to its batch at once; why not, or None."""
 
     def asked(self, frame: FrameType) -> None:
         """Its first batch is asked for."""
@@ -72,6 +75,21 @@ class Open:
         self.lines = loop.first, loop.last
         frames = chain(frame)
         self.at, self.targets = position(frames), targets(frames)
+
+    def check_workers(self, why: RefusedError) -> None:
+        """Refuse workers that may have seen something else than what is there now."""
+        if not (self.loader["workers"] and self.own_code):
+            return
+        file, line = (self.code.co_filename, self.lines[0]) if self.code else (why.file, why.line)
+        if self.seen is None:
+            text = f"{why.reason}, and the workers of the loader run code of the script"
+            raise RefusedError(text, why.file, why.line)
+        if isinstance(self.seen, RefusedError):
+            raise self.seen.alone().at(file, line)
+        moved = changed(self.seen, self.iterator())
+        if moved:
+            text = f"{moved} has changed since the workers of the loader began, which may read it"
+            raise RefusedError(text, file, line)
 
     def left(self, frame: FrameType) -> bool:
         """Whether the script has left its loop without reading it to the end."""
@@ -165,6 +183,26 @@ class Passes:
         one = Open(told, weakref.ref(iterator), beginning, nested, steps)
         one.key, one.own_code = id(iterator), not nested and _runs_own_code(loader)
         self.open.append(one)
+        if self.jumps is not None:
+            self.look_at_workers(one)
+
+    def look_at_workers(self, one: Open) -> None:
+        """Note what the workers of a pass see, which begins."""
+        if one.seen is not None or not one.own_code or not one.loader.get("workers"):
+            return
+        began = time.thread_time()
+        try:
+            if self._is_dear():
+                raise RefusedError("what the workers of the loader see takes over 1 % of the time")
+            one.seen = seen_by_workers(one.iterator())
+        except RefusedError as refusal:
+            one.seen = refusal.alone()
+        except Exception as error:
+            one.seen = RefusedError(f"what the workers of the loader see: {type(error).__name__}")
+        self._spent += time.thread_time() - began
+
+    def _is_dear(self) -> bool:
+        return self._spent > _FREE + _SHARE * (time.monotonic() - self._began)
 
     def asks_first(self, one: Open, frame: FrameType, steps: int) -> None:
         """A pass is asked for its first batch."""
@@ -241,7 +279,7 @@ class Passes:
         except RefusedError as refusal:
             self.jumps = refusal.alone()
         self._spent += time.thread_time() - began
-        if self._spent > _FREE + _SHARE * (time.monotonic() - self._began):
+        if self._is_dear():
             text = "passes are so short that keeping what they change costs over 1 % of the time"
             self.jumps = self.jumps or RefusedError(text)
 

@@ -19,16 +19,17 @@ from torch.utils.data import DataLoader
 
 from ..checkpoint import rng
 from ..checkpoint.file import load
-from ..checkpoint.loader_pass import LoaderPass
+from ..checkpoint.loader_pass import Beginning, LoaderPass
 from ..checkpoint.training_state import RNG, TrainingState
 from ..errors import CheckpointError, HoldfastError
 from ..records.resuming import OutputOpened
 from ..redaction import redact_command, same_command
 from ..run import LaneReader, Run
 from . import frames as frames_
+from . import late_pass
 from .counters import counters, set_counts
 from .outputs import Coming, Outputs
-from .passes import Passes, Values, facts, moved_target, targets
+from .passes import Open, Passes, Values, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
 from .rounds import Rounds
 from .saving import DATASET, FORMAT
@@ -85,6 +86,8 @@ class ResumedRun:
         """Whether a loader is read by holdfast itself."""
         self._tree, self._training, self._passes = tree, training, passes
         self._iterator = 0
+        self._late: Any = None
+        """The loader of a pass that begins once everything is put back."""
         passes.began_at = float(saved["trained"])
         first, since = first_lengths(path), passes.began_at
         folder = training.run_folder
@@ -117,16 +120,35 @@ class ResumedRun:
             if number < len(before):
                 _check_facts(loader, before[number]["loader"])
                 return _Over(self, before[number])
-            _check_facts(loader, self.saved["loader"])
-            self.reads = True
-            loader_pass = LoaderPass.again(loader, self.saved["pass"], fast=False, say=say)
-            self.reads = False
-            if loader_pass.why:
-                raise RefusedError(loader_pass.why)
-            iterator: Any = loader_pass.iterator
-            passes.takes_up(loader, iterator, loader_pass.beginning())
+            jumps = "jump" in self.saved
+            if jumps and (self.saved.get("late") or _other_facts(loader, self.saved["loader"])):
+                iterator: Any = late_pass.waiting(loader)
+                passes.takes_up(loader, iterator, Beginning(loader))
+                self._late = loader
+            else:
+                loader_pass = self._again(loader)
+                iterator = loader_pass.iterator
+                passes.takes_up(loader, iterator, loader_pass.beginning())
             self._iterator = id(iterator)
             return iterator
+
+    def _again(self, loader: Any) -> LoaderPass:
+        """The pass of the checkpoint, at its batch."""
+        _check_facts(loader, self.saved["loader"])
+        self.reads = True
+        loader_pass = LoaderPass.again(loader, self.saved["pass"], fast=False, say=say)
+        self.reads = False
+        if loader_pass.why:
+            raise RefusedError(loader_pass.why)
+        return loader_pass
+
+    def _begin_late(self, one: Open, iterator: Any) -> None:
+        """Everything is as it was at the checkpoint: begin the pass, and start its workers."""
+        loader, self._late = self._late, None
+        loader_pass = self._again(loader)
+        one.loader, one.beginning = facts(loader), loader_pass.beginning()
+        late_pass.begin(loader, iterator, loader_pass.iterator)
+        self._passes.look_at_workers(one)
 
     def over(self, record: Mapping[str, Any], frame: FrameType) -> None:
         """A pass that was over is asked for a batch: the variables become what it left."""
@@ -162,6 +184,9 @@ class ResumedRun:
         parts = {"models", "optimizers", "gradients"}
         state.put_back({**self._tree, "gradients": saved["gradients"]}, parts=parts)
         restoring = _put(frames, saved["values"])
+        if self._late is not None:
+            self._begin_late(one, iterator)
+            restoring = _put(frames, saved["values"])  # what the beginning has changed
         if jumps:
             put_back(loops, saved["jump"], frames, restoring.value)
             self._passes.jumps = RefusedError("this process has gone on from amid the training")
@@ -257,11 +282,17 @@ def _put(frames: list[FrameType], values: Values) -> Restoring:
     return restoring
 
 
-def _check_facts(loader: Any, saved: Mapping[str, Any]) -> None:
+def _other_facts(loader: Any, saved: Mapping[str, Any]) -> str:
+    """What a loader has not in common with that of the earlier run; empty where it is the same."""
     here = facts(loader)
-    for key, value in saved.items():
-        if here[key] != value:
-            raise RefusedError(f"the loader has {key} {here[key]}, it had {value}")
+    other = (key for key, value in saved.items() if here[key] != value)
+    return next((f"{key} {here[key]}, it had {saved[key]}" for key in other), "")
+
+
+def _check_facts(loader: Any, saved: Mapping[str, Any]) -> None:
+    other = _other_facts(loader, saved)
+    if other:
+        raise RefusedError(f"the loader has {other}")
 
 
 def _check_position(

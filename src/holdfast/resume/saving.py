@@ -245,12 +245,11 @@ class Saving:
             raise why.alone()
         if not comes:
             raise passes.jumps.alone()
-        if one.loader["workers"] and one.own_code:
-            text = f"{passes.jumps.reason}, and the workers of the loader run code of the script"
-            raise RefusedError(text, passes.jumps.file, passes.jumps.line)
+        one.check_workers(passes.jumps)
         loops = loops_around_a_question(frames)
         found = places(loops, frames, taking.take)
-        return {"passes": [{"real": True}] * passes.first["passes"], "jump": found}
+        late = bool(one.loader["workers"] and one.own_code)
+        return {"passes": [{"real": True}] * passes.first["passes"], "jump": found, "late": late}
 
     def _round(self, frame: FrameType, taking: Taking) -> dict[str, Any]:
         """Between which rounds of a loop without a loader it is."""

@@ -33,7 +33,9 @@ _PARTS: tuple[tuple[Any, frozenset[str]], ...] = (
     (functools.partial, frozenset(("func", "args", "keywords"))),
     (
         DataLoader,
-        frozenset(("dataset", "sampler", "batch_sampler", "generator", "collate_fn")),
+        frozenset(
+            ("dataset", "sampler", "batch_sampler", "generator", "collate_fn", "batch_size")
+        ),
     ),
 )
 
@@ -173,6 +175,9 @@ def fill_parts(live: Any, node: Node, path: str, value: Value) -> None:
             vars(live).get(name, MISSING) if isinstance(live, DataLoader) else getattr(live, name)
         )
         made = value(held, item, path if name == "__self__" else f"{path}.{name}")
+        if name == "batch_size" and type(made) is int and isinstance(live, DataLoader):
+            vars(live)[name] = made  # its batch_sampler counts
+            continue
         if not _stays(held, made):
             raise RefusedError(f"{shown(path)} holds another object in the resumed run")
 
