@@ -128,6 +128,8 @@ class Passes:
         self._bytes = 0
         self._spent = 0.0
         self._began = 0.0
+        self.later = False
+        """Whether a training loop was over before these."""
         self.began_at = 0.0
         """When the first pass began that was trained on, by the clock."""
 
@@ -135,6 +137,12 @@ class Passes:
     def trained(self) -> bool:
         """Whether a pass that is over was trained on."""
         return self._steps > 0
+
+    def next_loop(self, passes: int) -> None:
+        """Another training loop follows the one so far; so many passes lie between the two."""
+        self.done, self.open, self.later = [{"real": True}] * passes, [], True
+        self.jumps, self.first, self.baseline = None, {}, Baseline()
+        self._last, self._rng, self._steps, self._bytes = {}, {}, 0, 0
 
     # ------------------------------------------------------------------ first run
 
@@ -148,7 +156,7 @@ class Passes:
         if steps != self._steps and self.jumps is None:
             self.jumps = RefusedError("the optimizer steps outside of a loop over a DataLoader")
         if not steps:
-            self.began_at = time.time()
+            self.began_at = self.began_at if self.later else time.time()
             self.look(frame)
         return False
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
 from ..checkpoint import rng
@@ -28,7 +27,7 @@ from ..run import LaneReader, Run
 from . import frames as frames_
 from . import late_pass
 from .counters import counters, set_counts
-from .outputs import Coming, Outputs
+from .outputs import Coming
 from .passes import Open, Passes, Values, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
 from .rounds import Rounds
@@ -67,7 +66,7 @@ class ResumedRun:
         path: of its file.
         training: of this process.
         passes: over loaders, so far.
-        outputs: files that the script writes.
+        files: that the script writes.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class ResumedRun:
         path: Path,
         training: Training,
         passes: Passes,
-        outputs: Outputs,
+        files: Coming,
     ) -> None:
         self.saved, self.path = saved, path
         self.under_way = False
@@ -89,15 +88,7 @@ class ResumedRun:
         self._late: Any = None
         """The loader of a pass that begins once everything is put back."""
         passes.began_at = float(saved["trained"])
-        first, since = first_lengths(path), passes.began_at
-        folder = training.run_folder
-        self._files = Coming(saved.get("outputs", ()), first, since, folder, refuse_at)
-        outputs.coming = self._files
-        self._hook: Any = register_optimizer_step_pre_hook(self._steps)
-
-    def release(self) -> None:
-        """The script may train and write."""
-        self._hook.remove()
+        self._files = files
 
     # ------------------------------------------------------------------ on the way
 
@@ -195,10 +186,10 @@ class ResumedRun:
         if restoring.value(dataset, saved["dataset"], DATASET) is not dataset:
             raise RefusedError("the loader reads another dataset than it did")
         rng.put_back(saved[RNG])
-        one.steps = one.now = int(saved["steps"])
+        one.steps = one.now = int(saved["steps"]) - int(saved["base"])
         self._passes.resumed(one.steps)
 
-    def _steps(self, *about: Any) -> None:
+    def trains(self) -> None:
         """The script trains on its way: one round where no loader says where it was."""
         if "round" not in self.saved:
             refuse("the script trains before it comes to the place of the checkpoint")
@@ -220,7 +211,7 @@ class ResumedRun:
         restoring = _put(frames, saved["values"])
         put_back(loops, saved["round"]["places"], frames, restoring.value)
         rng.put_back(saved[RNG])
-        passes.resumed(int(saved["steps"]))
+        passes.resumed(int(saved["steps"]) - int(saved["base"]))
 
     def _check_files(self) -> None:
         """Refuse code that is not that of the earlier run."""
@@ -228,6 +219,12 @@ class ResumedRun:
         for file, digest in frames_.digests().items():
             if then.get(file, digest) != digest:
                 raise RefusedError(f"{file} has changed since")
+
+
+def files_of(saved: Mapping[str, Any], path: Path, folder: Callable[[], Path | None]) -> Coming:
+    """What the files of the script were at a checkpoint; what is cut off goes into a folder."""
+    since = float(saved["trained"])
+    return Coming(saved.get("outputs", ()), first_lengths(path), since, folder, refuse_at)
 
 
 def first_lengths(checkpoint: Path) -> dict[str, int]:

@@ -21,6 +21,7 @@ from ..checkpoint import optimizer_state, rng
 from ..checkpoint.loader_pass import LASTING
 from ..checkpoint.training_state import RNG, TrainingState
 from ..diagnosis.source.files import from_here
+from ..diagnosis.source.place import user_line
 from ..records.resuming import ResumeCheck
 from ..redaction import redact_command
 from . import frames as frames_
@@ -28,6 +29,7 @@ from . import source
 from .counters import counters, counts
 from .outputs import Outputs
 from .passes import Open, Passes, changes, check_targets, take_variables
+from .phases import Phases
 from .refusal import RefusedError
 from .rounds import Rounds
 from .standing import loops_around_a_question, places
@@ -51,6 +53,7 @@ class Saving:
         state: the live models and optimizers.
         passes: over loaders, so far.
         rounds: of a loop without a loader.
+        phases: training loops that were over.
         outputs: files that the script writes.
         why_not: why no run with these settings can be resumed; empty otherwise.
     """
@@ -61,10 +64,11 @@ class Saving:
         state: Callable[[], TrainingState],
         passes: Passes,
         rounds: Rounds,
+        phases: Phases,
         outputs: Outputs,
         why_not: str,
     ) -> None:
-        self._rounds = rounds
+        self._rounds, self._phases = rounds, phases
         self._training, self._state, self._passes = training, state, passes
         self._outputs = outputs
         self._why_not = why_not
@@ -155,9 +159,9 @@ class Saving:
         self._training.record_at(check.kind, step, check.to_dict())
 
     def _take(self, steps: int, frame: FrameType, guard: Decisions | None) -> dict[str, Any]:
-        passes = self._passes
-        passes.settle(frame, steps)
-        self._check_hope(steps)
+        passes, base = self._passes, self._phases.base
+        passes.settle(frame, steps - base)
+        self._check_hope(steps - base)
         if multiprocessing.parent_process() is not None:
             raise RefusedError("the training runs in a child process of the script")
         if not in_main_thread():
@@ -192,6 +196,8 @@ class Saving:
             "argv": redact_command(sys.argv),
             "files": frames_.digests(),
             "steps": steps,
+            "base": base,
+            "phases": list(self._phases.over),
             **where,
             "values": values,
             "gradients": gradients,
@@ -204,7 +210,9 @@ class Saving:
         """The pass that feeds the loop."""
         opened = self._passes.open
         if not opened:
-            raise RefusedError("the optimizer steps outside of a loop over a DataLoader")
+            at = self._passes.jumps or RefusedError("", *(user_line(frame) or ("", 0)))
+            text = "the optimizer steps outside of a loop over a DataLoader"
+            raise RefusedError(text, at.file, at.line)
         if len(opened) > 1:
             one = opened[-1]
             file = one.code.co_filename if one.code is not None else ""
@@ -254,7 +262,8 @@ class Saving:
     def _round(self, frame: FrameType, taking: Taking) -> dict[str, Any]:
         """Between which rounds of a loop without a loader it is."""
         if not self._rounds.at_head:
-            raise RefusedError("the script is amid a round of its training loop")
+            file, _, line = self._rounds.key or ("", "", 0)
+            raise RefusedError("the script is amid a round of its training loop", file, line)
         return {"round": self._rounds.taken(frame, taking.take)}
 
 

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..checkpoint.loader_pass import Beginning
 from ..checkpoint.training_state import TrainingState
@@ -30,8 +31,9 @@ from ..records.resuming import OutputOpened, Resumed
 from .heads import Key
 from .outputs import Outputs
 from .passes import Open, Passes
+from .phases import Phases, check_outcome, outcome, stops
 from .refusal import RefusedError, or_refuse, refuse, say
-from .resumed_run import ResumedRun, read
+from .resumed_run import ResumedRun, files_of, read
 from .rounds import Rounds
 from .saving import Saving
 from .training import Decisions, Training
@@ -62,7 +64,8 @@ class ScriptResume:
         self._noted: list[OutputOpened] = []
         self._passes = Passes(self._outputs.knows)
         self._rounds = Rounds(self._passes, lambda frame: self.between_rounds(frame))
-        about = self._passes, self._rounds, self._outputs, why_not
+        self._phases = Phases()
+        about = self._passes, self._rounds, self._phases, self._outputs, why_not
         self._saving = Saving(training, state, *about)
         self.between_rounds: Callable[[FrameType], bool] = lambda frame: True
         """Called at the end of a round that somebody waits for; False to be called again."""
@@ -72,6 +75,10 @@ class ScriptResume:
         self.loaded = 0.0
         """When the newest file that the script has loaded was written."""
         self._coming: ResumedRun | None = None
+        self._stops: list[Path | None] = []
+        self._over: list[dict[str, Any]] = []
+        """Where a resumed script comes to, and the training loops before the last of these."""
+        self._steps: Any = None
         self.goes_on: Callable[[], object] = lambda: None
         """Called when a resumed script has come to its place."""
 
@@ -94,7 +101,7 @@ class ScriptResume:
     @property
     def pending(self) -> bool:
         """Whether the script has yet to come to the place it is resumed from."""
-        return self._coming is not None
+        return self._coming is not None or bool(self._stops)
 
     @property
     def busy(self) -> bool:
@@ -107,7 +114,11 @@ class ScriptResume:
         """A pass over a loader is about to begin: what to remember of it until ``began``."""
         beginning = Beginning(loader)
         self._tell_notes()
+        self._turn(steps, frame)
+        if self._walks:  # a part of a loop that is done again
+            return beginning, True
         by_rounds = self._rounds.key is not None or self.trains_one_round
+        steps -= self._phases.base
         with aside():
             if by_rounds:  # a validation: a part of the round
                 self._passes.settle(frame, 0)
@@ -120,18 +131,20 @@ class ScriptResume:
     def began(self, loader: Any, iterator: Any, begun: tuple[Any, bool], steps: int) -> None:
         """Its iterator is there."""
         self._asking = None  # an iterator of before may have had the same id, or be the same
+        steps -= self._phases.base
         self._passes.began(loader, iterator, begun[0], nested=begun[1], steps=steps)
 
     def asks_again(self, iterator: Any, steps: int) -> bool:
         """The common case of ``asks``: the loop that asked last asks again; False for any other."""
         one = self._asking
-        if one is None or one.key != id(iterator) or one.now < 0 or self._coming is not None:
+        if one is None or one.key != id(iterator) or one.now < 0 or self.pending:
             return False
-        one.before, one.now = one.now, steps
+        one.before, one.now = one.now, steps - self._phases.base
         return True
 
     def asks(self, iterator: Any, steps: int, frame: FrameType) -> None:
         """A loop asks for its next batch."""
+        steps -= self._phases.base
         arrived = self._coming is not None and self._arrive(iterator, frame)
         one = self._asking = self._passes.find(iterator) if self._passes.open else None
         if one is None or arrived:
@@ -142,6 +155,7 @@ class ScriptResume:
 
     def ends(self, iterator: Any, steps: int, frame: FrameType) -> None:
         """A loader is through."""
+        steps -= self._phases.base
         one = self._passes.find(iterator)
         if one is None:
             return
@@ -169,7 +183,7 @@ class ScriptResume:
 
     def waits(self) -> bool:
         """Whether a checkpoint that is due should wait for a place that can be resumed from."""
-        if self._coming is not None:
+        if self.pending:
             return True
         if not self.on or self._saving.hopeless:
             return False
@@ -189,7 +203,7 @@ class ScriptResume:
     def may_resume(self) -> bool:
         """Whether the loop trains on a loader, and nothing so far speaks against resuming it."""
         opened = self._passes.open
-        hopeless = self._saving.hopeless or self._coming is not None
+        hopeless = self._saving.hopeless or self.pending
         if not self.on or hopeless:
             return False
         if self._rounds.key is not None:
@@ -223,23 +237,97 @@ class ScriptResume:
 
     def tell_hopeless(self, step: int) -> None:
         """After a step: record why this run cannot be resumed, as soon as that is known."""
-        if self.on and self._coming is None:
+        if self.on and not self.pending:
             self._tell_notes()
             if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-                self._rounds.look_out(sys._getframe(1))
-                self._saving.tell_hopeless(step, step)
+                frame = sys._getframe(1)
+                if self._rounds.key is not None or not self._passes.open:
+                    self._turn(step - 1, frame, stepping=True)
+                self._phases.locate(frame)
+                self._rounds.look_out(frame)
+                self._saving.tell_hopeless(step, step - self._phases.base)
+
+    @property
+    def needed(self) -> list[str]:
+        """Names of files that a checkpoint of this moment cannot be resumed without."""
+        return self._phases.needed()
+
+    def saved(self, path: Path) -> None:
+        """A checkpoint that can be resumed from is being written."""
+        self._phases.newest = str(path.absolute())
+
+    def _turn(self, steps: int, frame: FrameType, *, stepping: bool = False) -> None:
+        """Training goes on, perhaps in another loop than so far, which then begins anew.
+
+        Args:
+            steps: of the run, before the step at work.
+            frame: where a loader is read or a step is made.
+            stepping: it is a step, outside of any pass.
+        """
+        passes, phases = self._passes, self._phases
+        if not phases.left(frame):
+            return
+        passes.settle(frame, steps - phases.base)
+        known = passes.jumps is None and self._rounds.key is None and not stepping
+        if known and not self.pending:
+            # What follows is come to from pass to pass, as all so far was.
+            phases.goes_on_without(len(passes.done))
+            return
+        with aside():
+            left = {} if stepping else outcome(self._state())
+        passes.next_loop(phases.next(steps, len(passes.done), left))
+        self._rounds.next_loop()
+        if self._walks:
+            with or_refuse():
+                check_outcome({} if stepping else self._over[0], self._state())
+                phases.over[-1] = self._over.pop(0)
+                self._stops.pop(0)
+                self._comes_to_next()
 
     # ------------------------------------------------------------------ resuming
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint; the script has not begun yet."""
         with or_refuse():
-            tree, saved = read(path)
+            _, saved = read(path)
             self._saving.goes_on(saved)
-            about = tree, saved, path, self._training, self._passes, self._outputs
-            self._coming = ResumedRun(*about)
-            if self.trains_one_round:
-                self._rounds.come_to(self._coming.saved["round"]["key"], self._arrive_by_round)
+            self._outputs.coming = files_of(saved, path, self._training.run_folder)
+            self._over = list(saved["phases"])
+            self._stops = [*stops(path, self._over, say), path]
+            self._steps = register_optimizer_step_pre_hook(self._stepped)
+            self._comes_to_next()
+
+    def _comes_to_next(self) -> None:
+        """The next place that a resumed script comes to."""
+        self._coming = None
+        path, files = self._stops[0], self._outputs.coming
+        if path is None or files is None:
+            return
+        tree, saved = read(path)
+        self._coming = ResumedRun(tree, saved, path, self._training, self._passes, files)
+        if self.trains_one_round:
+            self._rounds.come_to(saved["round"]["key"], self._arrive_by_round)
+
+    @property
+    def _walks(self) -> bool:
+        """Whether a training loop before that of the checkpoint is done again."""
+        return self._coming is None and len(self._stops) > 0
+
+    def _stepped(self, *about: Any) -> None:
+        """A resumed script trains before it is there."""
+        frame = sys._getframe(1)
+        if self._walks:
+            self._turn(0, frame, stepping=True)
+        if self._outputs.coming is not None:
+            self._outputs.coming.under_way = True
+        self._phases.locate(frame)
+        if self._coming is not None:
+            self._coming.trains()
+
+    @property
+    def trains_before(self) -> bool:
+        """Whether the script is to train before it comes to its place."""
+        return len(self._stops) > 1 or self.trains_one_round
 
     @property
     def trains_one_round(self) -> bool:
@@ -255,6 +343,7 @@ class ScriptResume:
 
     def instead(self, loader: Any, frame: FrameType) -> Iterator[Any] | None:
         """In a resumed run: what to read in place of a loader; None for the loader itself."""
+        self._turn(0, frame)
         return None if self._coming is None else self._coming.instead(loader, frame)
 
     def _arrive(self, iterator: Any, frame: FrameType) -> bool:
@@ -269,7 +358,12 @@ class ScriptResume:
 
     def _arrived(self, coming: ResumedRun, feeds: Any) -> None:
         self._coming = None
-        coming.release()
+        self._stops.pop(0)
+        if self._stops:  # the rest of this loop is done again
+            self._stops.insert(0, None)
+            return
+        self._leave_way()
+        self._phases.base, self._phases.newest = int(coming.saved["base"]), str(coming.path)
         self._outputs.arrived()
         self.goes_on()
         if self.decisions is not None:
@@ -277,6 +371,10 @@ class ScriptResume:
         steps = int(coming.saved["steps"])
         resumed = Resumed(file=str(coming.path), step=steps, exact=True, why="")
         self._training.record_at(resumed.kind, steps, resumed.to_dict())
+
+    def _leave_way(self) -> None:
+        self._stops = []
+        self._steps.remove()
 
     # ------------------------------------------------------------------ while a script catches up
 
@@ -298,7 +396,7 @@ class ScriptResume:
                     "nothing of the checkpoint is used, and the same bits are not promised"
                 )
                 self._coming = self._outputs.coming = None
-                coming.release()
+                self._leave_way()
 
     def check_own(self, since: float) -> None:
         """Refuse a script that was said to resume by itself, trains, and has loaded nothing."""
@@ -307,5 +405,5 @@ class ScriptResume:
 
     def ended(self) -> None:
         """The process ends."""
-        if self._coming is not None and self._coming.under_way:
+        if self._walks or (self._coming is not None and self._coming.under_way):
             refuse("the script ended before it came to the place of the checkpoint")

@@ -21,7 +21,7 @@ _MUTATORS = {
     *("setdefault", "appendleft", "popleft", "discard", "rotate", "put", "push", "fill"),
     *("resize", "shuffle"),
 }
-# Functions by which a scope reads variables without naming them; the second do so without arguments.
+# Functions by which a scope reads variables without naming them; the second without arguments.
 _READS_ALL = ("locals", "globals", "eval", "exec")
 _READS_OWN = ("vars", "dir")
 

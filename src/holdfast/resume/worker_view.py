@@ -134,7 +134,9 @@ class _Look:
             yield sum(_scalar(each, self._unknown) for each in one)
         elif isinstance(one, (types.ModuleType, types.CodeType, *_CODE)):
             self._module(one)
-        elif isinstance(one, torch.dtype | torch.device | np.dtype | PurePath | range | slice | Enum):
+        elif isinstance(
+            one, torch.dtype | torch.device | np.dtype | PurePath | range | slice | Enum
+        ):
             self._add(repr(one))
         elif isinstance(one, np.generic | np.ufunc | property | staticmethod | classmethod):
             yield from _wrapped(one)
@@ -203,9 +205,8 @@ class _Look:
         yield kind
         held = getattr(one, "__dict__", None)
         names = slots(kind) if of_user(kind) else []
-        if isinstance(held, dict) and (of_user(kind) or kind.__module__.startswith("torch")):
-            yield dict(held)
-        elif isinstance(held, dict) and kind.__reduce_ex__ is object.__reduce_ex__:
+        plain = kind.__module__.startswith("torch") or kind.__reduce_ex__ is object.__reduce_ex__
+        if isinstance(held, dict) and (plain or of_user(kind)):
             yield dict(held)
         elif not names:
             try:

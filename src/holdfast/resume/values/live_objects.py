@@ -33,9 +33,7 @@ _PARTS: tuple[tuple[Any, frozenset[str]], ...] = (
     (functools.partial, frozenset(("func", "args", "keywords"))),
     (
         DataLoader,
-        frozenset(
-            ("dataset", "sampler", "batch_sampler", "generator", "collate_fn", "batch_size")
-        ),
+        frozenset(("dataset", "sampler", "batch_sampler", "generator", "collate_fn", "batch_size")),
     ),
 )
 
