@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checkpoint.store import CheckpointStore
-
 from .conftest import Bench
 
 MADE = """
