@@ -237,3 +237,22 @@ for epoch in range(4):
     assert resumed.code == 2, resumed.out
     assert "is the file log0.csv when the resumed run comes to its loop" in resumed.err
     assert "train.py:" in resumed.err
+
+
+def test_a_log_is_on_record_as_soon_as_it_has_a_row_of_the_training(bench: Bench) -> None:
+    script = bench.script(
+        VALIDATED
+        + """
+import os
+for n in range(30):
+    x, y = x_val, y_val"""
+        + STEP.replace("\n        ", "\n    ")
+        + """
+    with open("rows.csv", "a") as f: f.write(f"{n}\\n")
+    if n == 1: os._exit(9)
+"""
+    )
+    killed = bench.run(script)
+    assert killed.code == 9
+    opened = [event.data for event in killed.events if event.kind == "output"]
+    assert [Path(one["file"]).name for one in opened] == ["rows.csv"]

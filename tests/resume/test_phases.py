@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.checkpoint.file import load, save
+from holdfast.checkpoint.tree import flatten
+
 from .conftest import Bench
 
 MADE = """
@@ -108,3 +111,52 @@ def test_each_loop_goes_on_bit_for_bit(bench: Bench, name: str) -> None:
     again = bench.run(script, resumed.checkpoints[-1] if resumed.checkpoints else saved[-1])
     assert again.code == 0, again.err
     _expected(whole.out, again.out)
+
+
+def test_the_last_checkpoint_of_a_loop_before_is_kept(bench: Bench) -> None:
+    script = bench.script(MADE + SCRIPTS["rounds, then rounds"] + END)
+    whole = bench.run(script, every=4, also=("checkpoint.last=1",))
+    assert whole.code == 0, whole.err
+    before, last = whole.checkpoints
+    resumed = bench.run(script, last)
+    assert resumed.code == 0, resumed.err
+    assert f"is done again from its checkpoint {before.name} to its end" in resumed.err
+    _expected(whole.out, resumed.out)
+    before.unlink()
+    resumed = bench.run(script, last)
+    assert resumed.code == 0, resumed.err
+    assert "is done again from its beginning to its end" in resumed.err
+    _expected(whole.out, resumed.out)
+
+
+def test_a_loop_that_leads_to_something_else_is_refused_by_its_line(bench: Bench) -> None:
+    script = bench.script(MADE + SCRIPTS["a function called twice"] + END)
+    whole = bench.run(script, every=3)
+    tree, _ = load(whole.checkpoints[-1])
+    tree["resume"]["phases"][0]["weights"][0] ^= 1
+    other = whole.checkpoints[-1].with_name("other.safetensors")
+    save(other, *flatten(tree), {"step": 20, "resume": True})
+    resumed = bench.run(script, other)
+    assert resumed.code == 2
+    line = script.read_text().splitlines().index("    for epoch in range(much):") + 1
+    assert "has led to something else" in resumed.err and f"train.py:{line}" in resumed.err
+
+
+def test_training_in_two_places_of_one_loop_is_refused_by_its_line(bench: Bench) -> None:
+    script = bench.script(
+        MADE
+        + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for fold in range(3):
+    for i in range(4):
+        step(optimizer, x_all[i:i + 16], y_all[i:i + 16])
+    for x, y in loader:
+        step(optimizer, x, y)
+"""
+        + END
+    )
+    whole = bench.run(script, every=3)
+    assert whole.code == 0, whole.err
+    told = [event.data for event in whole.events if event.kind == "resumable"]
+    refused = [one for one in told if not one["accepted"]]
+    assert refused and all(one["line"] for one in refused), told

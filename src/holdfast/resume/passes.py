@@ -16,18 +16,17 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ..checkpoint.loader_pass import Beginning
-from ..diagnosis.source.files import kind_of
 from ..diagnosis.source.place import forget_locals, frames_from, user_frames
 from . import source, standing
 from .frames import chain, check_reader, place_of, position, scope_line, user_modules, variables
 from .refusal import RefusedError
 from .values import generators
 from .values.baseline import Baseline
-from .values.nodes import Node, of_user, same
+from .values.nodes import Node, same
 from .values.secrets import without
 from .values.taking import Taking
 from .values.tensors import Known
-from .worker_view import View, changed, seen_by_workers
+from .worker_view import View, changed, runs_own_code, seen_by_workers
 
 _FREE = 1.0
 _SHARE = 0.01
@@ -189,7 +188,7 @@ class Passes:
     ) -> None:
         told = {} if nested else facts(loader)
         one = Open(told, weakref.ref(iterator), beginning, nested, steps)
-        one.key, one.own_code = id(iterator), not nested and _runs_own_code(loader)
+        one.key, one.own_code = id(iterator), not nested and runs_own_code(loader)
         self.open.append(one)
         if self.jumps is not None:
             self.look_at_workers(one)
@@ -440,24 +439,6 @@ def check_targets(one: Open, frames: list[FrameType]) -> dict[str, Any]:
     if moved:
         raise _goes_on(moved, frames)
     return around
-
-
-def _runs_own_code(loader: Any) -> bool:
-    """Whether a dataset, or what makes its batches, is the script's own."""
-    names = ("collate_fn", "worker_init_fn")
-    parts: list[Any] = [one for name in names if (one := getattr(loader, name, None)) is not None]
-    todo: list[Any] = [getattr(loader, "dataset", None)]
-    while todo:
-        one = todo.pop()
-        parts.append(one)
-        todo += [vars(one)["dataset"]] if "dataset" in getattr(one, "__dict__", {}) else []
-        parts += [vars(one)["transform"]] if "transform" in getattr(one, "__dict__", {}) else []
-        todo += list(getattr(one, "datasets", ()))
-    return any(
-        kind_of(str(getattr(getattr(one, "__code__", None), "co_filename", ""))) == "user"
-        or of_user(type(one))
-        for one in parts
-    )
 
 
 def facts(loader: Any) -> dict[str, Any]:

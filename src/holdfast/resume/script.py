@@ -62,6 +62,8 @@ class ScriptResume:
         self._training, self._state = training, state
         self._outputs = Outputs(self._notes)
         self._noted: list[OutputOpened] = []
+        self._trains = False
+        """Whether the script has made a step."""
         self._passes = Passes(self._outputs.knows)
         self._rounds = Rounds(self._passes, lambda frame: self.between_rounds(frame))
         self._phases = Phases()
@@ -90,7 +92,7 @@ class ScriptResume:
     def _notes(self, opened: OutputOpened) -> None:
         """The script opens a file for writing, for the first time: a kill may come at any time."""
         self._noted.append(opened)
-        if self._passes.open or self._passes.done or self._rounds.key is not None:
+        if self._trains or self._passes.open or self._passes.done:
             self._tell_notes()
 
     def _tell_notes(self) -> None:
@@ -238,6 +240,7 @@ class ScriptResume:
     def tell_hopeless(self, step: int) -> None:
         """After a step: record why this run cannot be resumed, as soon as that is known."""
         if self.on and not self.pending:
+            self._trains = True
             self._tell_notes()
             if int(os.environ.get("WORLD_SIZE", "1")) == 1:
                 frame = sys._getframe(1)

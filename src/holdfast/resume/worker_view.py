@@ -44,6 +44,24 @@ View = dict[tuple[str, str], int]
 """A digest for each thing that is seen, by module and name."""
 
 
+def runs_own_code(loader: Any) -> bool:
+    """Whether a dataset, or what makes its batches, is the script's own."""
+    names = ("collate_fn", "worker_init_fn")
+    parts: list[Any] = [one for name in names if (one := getattr(loader, name, None)) is not None]
+    todo: list[Any] = [getattr(loader, "dataset", None)]
+    while todo:
+        one = todo.pop()
+        parts.append(one)
+        todo += [vars(one)["dataset"]] if "dataset" in getattr(one, "__dict__", {}) else []
+        parts += [vars(one)["transform"]] if "transform" in getattr(one, "__dict__", {}) else []
+        todo += list(getattr(one, "datasets", ()))
+    return any(
+        kind_of(str(getattr(getattr(one, "__code__", None), "co_filename", ""))) == "user"
+        or of_user(type(one))
+        for one in parts
+    )
+
+
 def seen_by_workers(iterator: Any) -> View:
     """What code that the workers of a pass run can reach; ``RefusedError`` where that is open."""
     look = _Look()
@@ -118,9 +136,10 @@ class _Look:
                 self._numbers(np.ascontiguousarray(one).reshape(-1).view(np.uint8))
             yield from (str(one.dtype), one.shape)
             yield from self._attributes(one)
-        elif isinstance(one, np.random.Generator | np.random.RandomState):
-            held = one.bit_generator.state if isinstance(one, np.random.Generator) else None
-            yield one.get_state(legacy=False) if held is None else held
+        elif isinstance(one, np.random.Generator):
+            yield one.bit_generator.state
+        elif isinstance(one, np.random.RandomState):
+            yield one.get_state(legacy=False)
         elif isinstance(one, torch.Generator):
             yield one.get_state()
         elif isinstance(one, dict):
@@ -145,7 +164,8 @@ class _Look:
         elif isinstance(one, types.MethodType):
             yield from (one.__func__, one.__self__)
         elif isinstance(one, CACHE):
-            yield from (one.__wrapped__, tuple(one.cache_info()))
+            cached: Any = one
+            yield from (cached.__wrapped__, tuple(cached.cache_info()))
         elif isinstance(one, functools.partial):
             yield from (one.func, one.args, one.keywords)
         elif isinstance(one, type):
