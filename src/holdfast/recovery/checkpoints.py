@@ -97,7 +97,7 @@ class AutomaticCheckpoints:
             release=snapshot.release,
             ready=snapshot.wait,
             resume=resume is not None,
-            needs=[] if resume is None else self.script.needed,
+            needs=self.script.needed(resumable=resume is not None),
         )
         if resume is not None and path is not None:
             self.script.saved(path)

@@ -101,7 +101,7 @@ class Outputs:
             self._handles.setdefault(path, []).append(weakref.ref(opened))
             self._in_place_of.append((weakref.ref(opened), path))
 
-    def _open_really(self) -> None:
+    def _open_really(self, coming: Coming) -> None:
         """What takes nothing in, and is open still, goes on at the end of its file."""
         held, self._in_place_of = self._in_place_of, []
         for one, path in held:
@@ -109,6 +109,7 @@ class Outputs:
             if opened is None or opened.closed:
                 continue
             opened.flush()
+            coming.settle(path)
             file = os.open(path, os.O_WRONLY | os.O_APPEND)
             try:
                 os.dup2(file, opened.fileno(), inheritable=False)
@@ -147,9 +148,7 @@ class Outputs:
         if self.coming is None:
             return
         self.coming.here = True
-        for _, path in self._in_place_of:
-            self.coming.settle(path)
-        self._open_really()
+        self._open_really(self.coming)
         for path in list(self._appended):
             for one in self._live(path):
                 with contextlib.suppress(OSError, ValueError):

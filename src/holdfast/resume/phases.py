@@ -103,9 +103,10 @@ class Phases:
         """The loop at work has trained in another place meanwhile: that is a part of it."""
         self._region, self._before = None, None
 
-    def needed(self) -> list[str]:
+    def needed(self, *, newest: bool) -> list[str]:
         """Names of files that must not be removed while this run can be gone on with."""
-        return [Path(str(one["checkpoint"])).name for one in self.over if one["checkpoint"]]
+        paths = [str(one["checkpoint"]) for one in self.over] + [self.newest] * newest
+        return [Path(path).name for path in paths if path]
 
 
 def stops(path: Path, over: Sequence[Any], say: Callable[[str], object]) -> list[Path | None]:

@@ -250,10 +250,9 @@ class ScriptResume:
                 self._rounds.look_out(frame)
                 self._saving.tell_hopeless(step, step - self._phases.base)
 
-    @property
-    def needed(self) -> list[str]:
-        """Names of files that a checkpoint of this moment cannot be resumed without."""
-        return self._phases.needed()
+    def needed(self, *, resumable: bool) -> list[str]:
+        """Names of files that the run cannot be gone on with after a checkpoint of this moment."""
+        return self._phases.needed(newest=not resumable)
 
     def saved(self, path: Path) -> None:
         """A checkpoint that can be resumed from is being written."""
@@ -367,13 +366,13 @@ class ScriptResume:
             return
         self._leave_way()
         self._phases.base, self._phases.newest = int(coming.saved["base"]), str(coming.path)
-        self._outputs.arrived()
-        self.goes_on()
-        if self.decisions is not None:
-            self.decisions.restore(coming.saved["decisions"], feeds)
         steps = int(coming.saved["steps"])
         resumed = Resumed(file=str(coming.path), step=steps, exact=True, why="")
         self._training.record_at(resumed.kind, steps, resumed.to_dict())
+        self._outputs.arrived()  # into the folder of the run, which is there now
+        self.goes_on()
+        if self.decisions is not None:
+            self.decisions.restore(coming.saved["decisions"], feeds)
 
     def _leave_way(self) -> None:
         self._stops = []
