@@ -8,7 +8,7 @@ finds what follows as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from ..checkpoint import rng
 from ..checkpoint.training_state import TrainingState
-from ..diagnosis.source.files import from_here
 from ..diagnosis.source.loops import LOOPS
 from . import source
 from .frames import chain, position, scope_line
@@ -66,6 +65,8 @@ class Phases:
         """Of each that is over: where it is, its last checkpoint, what it has left."""
         self.base = 0
         """Steps of the run when the one at work began."""
+        self.trains = False
+        """Whether the script has made a step."""
         self.newest = ""
         """The last checkpoint of the one at work that can be resumed from."""
         self._region: Region | None = None
@@ -73,6 +74,7 @@ class Phases:
 
     def locate(self, frame: FrameType) -> None:
         """A step is made here."""
+        self.trains = True
         if self._region is None:
             self._region = Region.around(frame)
 
@@ -107,21 +109,6 @@ class Phases:
         """Names of files that must not be removed while this run can be gone on with."""
         paths = [str(one["checkpoint"]) for one in self.over] + [self.newest] * newest
         return [Path(path).name for path in paths if path]
-
-
-def stops(path: Path, over: Sequence[Any], say: Callable[[str], object]) -> list[Path | None]:
-    """The last checkpoint of each training loop that was over; None for one to be begun anew."""
-    found: list[Path | None] = []
-    for one in over:
-        there = Path(str(one["checkpoint"])) if one["checkpoint"] else None
-        if there is not None and not there.exists():
-            there = path.parent / there.name  # its folder was moved
-            there = there if there.exists() else None
-        where = f"the training loop at {from_here(str(one['at'][0]))}:{int(one['at'][1])}"
-        since = f"its checkpoint {there.name}" if there is not None else "its beginning"
-        say(f"{where} is done again from {since} to its end, as it was over before")
-        found.append(there)
-    return found
 
 
 def outcome(state: TrainingState) -> dict[str, Any]:

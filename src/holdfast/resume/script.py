@@ -20,7 +20,6 @@ from types import FrameType
 from typing import Any
 
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..checkpoint.loader_pass import Beginning
 from ..checkpoint.training_state import TrainingState
@@ -31,13 +30,14 @@ from ..records.resuming import OutputOpened, Resumed
 from .heads import Key
 from .outputs import Outputs
 from .passes import Open, Passes
-from .phases import Phases, check_outcome, outcome, stops
+from .phases import Phases, check_outcome, outcome
 from .refusal import RefusedError, or_refuse, refuse, say
 from .resumed_run import ResumedRun, files_of, read
 from .rounds import Rounds
 from .saving import Saving
 from .training import Decisions, Training
 from .values.tensors import Known
+from .way import Way
 
 _PATIENCE = 600.0
 """Seconds that a checkpoint waits for a place that can be resumed from."""
@@ -62,8 +62,6 @@ class ScriptResume:
         self._training, self._state = training, state
         self._outputs = Outputs(self._notes)
         self._noted: list[OutputOpened] = []
-        self._trains = False
-        """Whether the script has made a step."""
         self._passes = Passes(self._outputs.knows)
         self._rounds = Rounds(self._passes, lambda frame: self.between_rounds(frame))
         self._phases = Phases()
@@ -77,10 +75,7 @@ class ScriptResume:
         self.loaded = 0.0
         """When the newest file that the script has loaded was written."""
         self._coming: ResumedRun | None = None
-        self._stops: list[Path | None] = []
-        self._over: list[dict[str, Any]] = []
-        """Where a resumed script comes to, and the training loops before the last of these."""
-        self._steps: Any = None
+        self._way = Way(say)
         self.goes_on: Callable[[], object] = lambda: None
         """Called when a resumed script has come to its place."""
 
@@ -92,7 +87,7 @@ class ScriptResume:
     def _notes(self, opened: OutputOpened) -> None:
         """The script opens a file for writing, for the first time: a kill may come at any time."""
         self._noted.append(opened)
-        if self._trains or self._passes.open or self._passes.done:
+        if self._phases.trains or self._passes.open or self._passes.done:
             self._tell_notes()
 
     def _tell_notes(self) -> None:
@@ -103,7 +98,7 @@ class ScriptResume:
     @property
     def pending(self) -> bool:
         """Whether the script has yet to come to the place it is resumed from."""
-        return self._coming is not None or bool(self._stops)
+        return self._coming is not None or bool(self._way.stops)
 
     @property
     def busy(self) -> bool:
@@ -240,7 +235,7 @@ class ScriptResume:
     def tell_hopeless(self, step: int) -> None:
         """After a step: record why this run cannot be resumed, as soon as that is known."""
         if self.on and not self.pending:
-            self._trains = True
+            self._phases.trains = True
             self._tell_notes()
             if int(os.environ.get("WORLD_SIZE", "1")) == 1:
                 frame = sys._getframe(1)
@@ -281,9 +276,9 @@ class ScriptResume:
         self._rounds.next_loop()
         if self._walks:
             with or_refuse():
-                check_outcome({} if stepping else self._over[0], self._state())
-                phases.over[-1] = self._over.pop(0)
-                self._stops.pop(0)
+                check_outcome({} if stepping else self._way.over[0], self._state())
+                phases.over[-1] = self._way.over.pop(0)
+                self._way.stops.pop(0)
                 self._comes_to_next()
 
     # ------------------------------------------------------------------ resuming
@@ -294,15 +289,13 @@ class ScriptResume:
             _, saved = read(path)
             self._saving.goes_on(saved)
             self._outputs.coming = files_of(saved, path, self._training.run_folder)
-            self._over = list(saved["phases"])
-            self._stops = [*stops(path, self._over, say), path]
-            self._steps = register_optimizer_step_pre_hook(self._stepped)
+            self._way.begins(path, saved, self._stepped)
             self._comes_to_next()
 
     def _comes_to_next(self) -> None:
         """The next place that a resumed script comes to."""
         self._coming = None
-        path, files = self._stops[0], self._outputs.coming
+        path, files = self._way.stops[0], self._outputs.coming
         if path is None or files is None:
             return
         tree, saved = read(path)
@@ -313,7 +306,7 @@ class ScriptResume:
     @property
     def _walks(self) -> bool:
         """Whether a training loop before that of the checkpoint is done again."""
-        return self._coming is None and len(self._stops) > 0
+        return self._coming is None and len(self._way.stops) > 0
 
     def _stepped(self, *about: Any) -> None:
         """A resumed script trains before it is there."""
@@ -329,7 +322,7 @@ class ScriptResume:
     @property
     def trains_before(self) -> bool:
         """Whether the script is to train before it comes to its place."""
-        return len(self._stops) > 1 or self.trains_one_round
+        return len(self._way.stops) > 1 or self.trains_one_round
 
     @property
     def trains_one_round(self) -> bool:
@@ -360,11 +353,8 @@ class ScriptResume:
 
     def _arrived(self, coming: ResumedRun, feeds: Any) -> None:
         self._coming = None
-        self._stops.pop(0)
-        if self._stops:  # the rest of this loop is done again
-            self._stops.insert(0, None)
+        if not self._way.arrives():  # the rest of this loop is done again
             return
-        self._leave_way()
         self._phases.base, self._phases.newest = int(coming.saved["base"]), str(coming.path)
         steps = int(coming.saved["steps"])
         resumed = Resumed(file=str(coming.path), step=steps, exact=True, why="")
@@ -373,10 +363,6 @@ class ScriptResume:
         self.goes_on()
         if self.decisions is not None:
             self.decisions.restore(coming.saved["decisions"], feeds)
-
-    def _leave_way(self) -> None:
-        self._stops = []
-        self._steps.remove()
 
     # ------------------------------------------------------------------ while a script catches up
 
@@ -398,7 +384,7 @@ class ScriptResume:
                     "nothing of the checkpoint is used, and the same bits are not promised"
                 )
                 self._coming = self._outputs.coming = None
-                self._leave_way()
+                self._way.leave()
 
     def check_own(self, since: float) -> None:
         """Refuse a script that was said to resume by itself, trains, and has loaded nothing."""
