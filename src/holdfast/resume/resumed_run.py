@@ -186,7 +186,7 @@ class ResumedRun:
         if restoring.value(dataset, saved["dataset"], DATASET) is not dataset:
             raise RefusedError("the loader reads another dataset than it did")
         rng.put_back(saved[RNG])
-        one.steps = one.now = int(saved["steps"]) - int(saved["base"])
+        one.steps = one.now = int(saved["steps"]) - int(saved.get("base", 0))
         self._passes.resumed(one.steps)
 
     def trains(self) -> None:
@@ -211,7 +211,7 @@ class ResumedRun:
         restoring = _put(frames, saved["values"])
         put_back(loops, saved["round"]["places"], frames, restoring.value)
         rng.put_back(saved[RNG])
-        passes.resumed(int(saved["steps"]) - int(saved["base"]))
+        passes.resumed(int(saved["steps"]) - int(saved.get("base", 0)))
 
     def _check_files(self) -> None:
         """Refuse code that is not that of the earlier run."""

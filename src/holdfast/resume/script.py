@@ -355,7 +355,7 @@ class ScriptResume:
         self._coming = None
         if not self._way.arrives():  # the rest of this loop is done again
             return
-        self._phases.base, self._phases.newest = int(coming.saved["base"]), str(coming.path)
+        self._phases.base, self._phases.newest = int(coming.saved.get("base", 0)), str(coming.path)
         steps = int(coming.saved["steps"])
         resumed = Resumed(file=str(coming.path), step=steps, exact=True, why="")
         self._training.record_at(resumed.kind, steps, resumed.to_dict())

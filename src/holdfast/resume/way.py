@@ -28,7 +28,7 @@ class Way:
 
     def begins(self, path: Path, saved: Mapping[str, Any], stepped: Callable[..., None]) -> None:
         """Find the places before a checkpoint; ``stepped`` is called before each step."""
-        self.over = list(saved["phases"])
+        self.over = list(saved.get("phases", ()))
         self.stops = [*_stops(path, self.over, self._say), path]
         self._hook = register_optimizer_step_pre_hook(stepped)
 
