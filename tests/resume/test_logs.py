@@ -81,6 +81,27 @@ print(loss.item())
 """,
 }
 
+LOGS |= {
+    "second_loop": """
+x_val, y_val = data(16, 2).tensors
+got = []
+for epoch in range(2):
+    for x, y in train:"""
+    + STEP
+    + """
+    got.append(model(x_val).sum().item())
+late = open("late.csv", "a")
+late.write("epoch,loss\\n")
+for epoch in range(3):
+    for x, y in train:"""
+    + STEP
+    + """
+    late.write(f"{epoch},{loss.item()},{model(x_val).sum().item()}\\n")
+late.close()
+print(got, loss.item())
+""",
+}
+
 
 def _files(folder: Path) -> dict[str, bytes]:
     ours = (".out", ".err", ".py")
@@ -159,3 +180,79 @@ def test_a_log_that_is_shorter_than_it_was_is_refused(bench: Bench) -> None:
     (bench.folder / "log.csv").write_text("0")
     resumed = bench.run(script, whole.checkpoints[-2])
     assert resumed.code == 2 and "log.csv is shorter than it was" in resumed.err
+
+
+VALIDATED = MADE + "\nx_val, y_val = data(16, 2).tensors\n"
+READS = {
+    "a file that is read on": """
+with open("rows.txt", "w") as f: f.writelines(f"{n / 40}\\n" for n in range(40))
+rows = open("rows.txt")
+for n in range(30):
+    x, y = x_val * float(rows.readline()), y_val"""
+    + STEP.replace("\n        ", "\n    ")
+    + """
+    print(n, loss.item())
+""",
+    "a file in memory": """
+import io
+text = io.StringIO()
+for n in range(30):
+    x, y = x_val, y_val"""
+    + STEP.replace("\n        ", "\n    ")
+    + """
+    text.write(f"{loss.item()}\\n")
+print(text.getvalue())
+""",
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_file_that_is_read_goes_on_at_its_place(bench: Bench, name: str) -> None:
+    script = bench.script(VALIDATED + READS[name])
+    whole = bench.run(script, every=4)
+    assert whole.code == 0, whole.err
+    assert whole.refusal.get("accepted"), whole.refusal
+    for checkpoint in (whole.checkpoints[1], whole.checkpoints[-2]):
+        resumed = bench.run(script, checkpoint)
+        assert resumed.code == 0, resumed.err
+        assert resumed.out.splitlines()[-2:] == whole.out.splitlines()[-2:]
+
+
+def test_a_file_that_is_another_one_each_time_is_refused(bench: Bench) -> None:
+    script = bench.script(
+        VALIDATED
+        + """
+for epoch in range(4):
+    rows = open(f"log{epoch}.csv", "w")
+    for x, y in train:"""
+        + STEP
+        + """
+        rows.write(f"{loss.item()}\\n")
+    rows.close()
+    print(model(x_val).sum().item())
+"""
+    )
+    whole = bench.run(script, every=4)
+    resumed = bench.run(script, whole.checkpoints[-2])
+    assert resumed.code == 2, resumed.out
+    assert "is the file log0.csv when the resumed run comes to its loop" in resumed.err
+    assert "train.py:" in resumed.err
+
+
+def test_a_log_is_on_record_as_soon_as_it_has_a_row_of_the_training(bench: Bench) -> None:
+    script = bench.script(
+        VALIDATED
+        + """
+import os
+for n in range(30):
+    x, y = x_val, y_val"""
+        + STEP.replace("\n        ", "\n    ")
+        + """
+    with open("rows.csv", "a") as f: f.write(f"{n}\\n")
+    if n == 1: os._exit(9)
+"""
+    )
+    killed = bench.run(script)
+    assert killed.code == 9
+    opened = [event.data for event in killed.events if event.kind == "output"]
+    assert [Path(one["file"]).name for one in opened] == ["rows.csv"]

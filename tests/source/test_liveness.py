@@ -88,6 +88,24 @@ def test_what_reads_every_variable_keeps_them_all(tmp_path: Path):
     assert not dead_in(tmp_path, "for x in loader:\n    f(x)\nprint(locals())")
 
 
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ("print(vars(args))", False),
+        ("print(sorted(vars(args.model).items()), dir(args))", False),
+        ("print(vars())", True),
+        ("import __main__\nprint(vars(__main__))", True),
+        ("show = vars", True),
+        ("print(vars(find()))", True),
+    ],
+)
+def test_the_variables_of_an_object_are_not_those_of_the_scope(
+    tmp_path: Path, asked: str, kept: bool
+):
+    found = dead_in(tmp_path, f"for x in loader:\n    f(x)\n{asked}")
+    assert found == (set() if kept else {"x"})
+
+
 def test_of_an_expression_too_deep_to_follow_everything_is_kept(tmp_path):
     path = tmp_path / "deep.py"
     path.write_text("x = 1\nfor i in range(3):\n    y = " + " + ".join(["x"] * 900) + "\n")

@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +105,7 @@ class Saver:
         release: Callable[[], object] = lambda: None,
         ready: Callable[[], object] = lambda: None,
         resume: bool = False,
+        needs: Sequence[str] = (),
     ) -> Path | None:
         """Have a state written; where it will be, None when it will not. Never waits.
 
@@ -119,6 +120,7 @@ class Saver:
             release: called once when the tensors are no longer read.
             ready: called before they are read, for copies that are under way.
             resume: an unmodified script can be resumed from it.
+            needs: names of the files beside it that a resume from it reads, too.
         """
         self.last_step, self._time = step, time.monotonic()
         writer = self._opened()
@@ -138,6 +140,7 @@ class Saver:
             "world": int(os.environ.get("WORLD_SIZE", "1")),
             "metrics": dict(metrics or {}),
             **({"resume": True} if resume else {}),
+            **({"needs": list(needs)} if needs else {}),
             **writer.store.whose,
         }
         return writer.submit(

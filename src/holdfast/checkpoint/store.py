@@ -382,6 +382,9 @@ def _spare(
     if proven is None:
         return []
     keep = [proven, *whole[max(0, len(whole) - last) :], *_ranked(whole, metric, mode)[:best]]
+    lists: list[Any] = [one.record.get("needs") for one in keep]
+    needed = {str(name) for names in lists if isinstance(names, list) for name in names}
+    keep += [entry for entry in whole if entry.path.name in needed]
     return [entry for entry in whole if entry not in keep] + (broken if damaged else [])
 
 

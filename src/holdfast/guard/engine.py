@@ -142,13 +142,19 @@ class Engine(EnginePart):
         """Go on from a checkpoint of an earlier run of this script, which has not begun yet."""
         script = self.state.recovery.checkpoints.script
         script.resume(checkpoint)
-        if script.trains_one_round:
+        if script.trains_before:
             script.goes_on = self._stand_still()
 
     def _stand_still(self) -> Callable[[], None]:
         """Follow nothing that trains until the call that this gives."""
         at_work = {name: getattr(self, name) for name in _OF_STEPS}
-        vars(self).update(dict.fromkeys(_OF_STEPS, _nothing), scheduled=lambda scheduler: True)
+        script = self.state.recovery.checkpoints.script
+
+        def asked(iterator: Any) -> None:
+            script.asks(iterator, 0, sys._getframe(1))
+
+        still = {**dict.fromkeys(_OF_STEPS, _nothing), "fetch_begins": asked}
+        vars(self).update(still, scheduled=lambda scheduler: True)
         return lambda: vars(self).update(at_work)
 
     @property

@@ -87,7 +87,8 @@ class StepRecords(EnginePart):
         if training.memory.split.news:
             attempt(self, "memory", training.memory.tell, record.step)
         # In the midst of an iteration a graph may wait for the weights it was made with.
-        between = ledger is None and not training.yet_to_step
+        read = ledger is not None and (fed or not ledger.spent)
+        between = not read and not training.yet_to_step
         if between and self._recovery.due(training.iteration):
             attempt(self, "recovery", self._recovery.boundary, training.iteration, False)
 

@@ -277,6 +277,11 @@ class LoaderLedger:
         """The iterator is at its end: what was fetched ahead is used up next."""
         self._exhausted = True
 
+    @property
+    def spent(self) -> bool:
+        """Whether the iterator is at its end and has left no batch for another step."""
+        return self._exhausted and not (self.fresh or self._carried or self.ahead)
+
     def step(self) -> list[Batch]:
         """The batches of the step that is ending."""
         if not self.fresh:

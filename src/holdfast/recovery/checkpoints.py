@@ -87,7 +87,7 @@ class AutomaticCheckpoints:
         resume = None if at is None else self.script.take(snapshot.step, steps, at)
         tree = snapshot.tree if resume is None else {**snapshot.tree, "resume": resume}
         snapshot.held += 1
-        return self._saver.save(
+        path = self._saver.save(
             tree,
             snapshot.step,
             kind,
@@ -97,7 +97,11 @@ class AutomaticCheckpoints:
             release=snapshot.release,
             ready=snapshot.wait,
             resume=resume is not None,
+            needs=self.script.needed(resumable=resume is not None),
         )
+        if resume is not None and path is not None:
+            self.script.saved(path)
+        return path
 
     def save_now(self, snapshot: Snapshot, kind: str) -> str:
         """Have a snapshot written and wait for it: the run is about to end. Its path, or ""."""

@@ -47,6 +47,8 @@ class Outputs:
         self._note = note
         self._appended: dict[str, bool] = {}
         self._handles: dict[str, list[weakref.ref[Any]]] = {}
+        self._in_place_of: list[tuple[weakref.ref[Any], str]] = []
+        """Files that take nothing in, and the paths they are there for."""
         self._open: Any = builtins.open
 
     def watch(self) -> None:
@@ -74,7 +76,9 @@ class Outputs:
             file, mode = coming.opens(path, file, mode, caller)
         before = _stat(path) if writes else None
         opened = self._open(file, mode, *args, **named)
-        if writes and file is not os.devnull and len(self._appended) < _MANY:
+        if writes and coming is not None and file is os.devnull:
+            self._stands_in(opened, path)
+        elif writes and file is not os.devnull and len(self._appended) < _MANY:
             self._remember(path, "a" in mode, before, opened)
         return opened
 
@@ -87,6 +91,31 @@ class Outputs:
         self._appended[path] = self._appended.get(path, False) or appends
         with contextlib.suppress(TypeError):
             self._handles.setdefault(path, []).append(weakref.ref(opened))
+
+    def _stands_in(self, opened: Any, path: str) -> None:
+        """A file that takes nothing in is there in place of one."""
+        raw = getattr(opened, "buffer", opened)
+        raw = getattr(raw, "raw", raw)
+        with contextlib.suppress(AttributeError, TypeError):
+            raw.name = path  # as the script knows it
+            self._handles.setdefault(path, []).append(weakref.ref(opened))
+            self._in_place_of.append((weakref.ref(opened), path))
+
+    def _open_really(self, coming: Coming) -> None:
+        """What takes nothing in, and is open still, goes on at the end of its file."""
+        held, self._in_place_of = self._in_place_of, []
+        for one, path in held:
+            opened = one()
+            if opened is None or opened.closed:
+                continue
+            opened.flush()
+            coming.settle(path)
+            file = os.open(path, os.O_WRONLY | os.O_APPEND)
+            try:
+                os.dup2(file, opened.fileno(), inheritable=False)
+            finally:
+                os.close(file)
+            self._appended[path] = True
 
     def knows(self, opened: Any) -> bool:
         """Whether an open file was opened here: its length is noted with every checkpoint."""
@@ -119,6 +148,7 @@ class Outputs:
         if self.coming is None:
             return
         self.coming.here = True
+        self._open_really(self.coming)
         for path in list(self._appended):
             for one in self._live(path):
                 with contextlib.suppress(OSError, ValueError):

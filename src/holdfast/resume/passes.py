@@ -20,16 +20,16 @@ from torch.utils.data import IterableDataset
 from .. import source
 from ..checkpoint.loader_pass import Beginning
 from ..source.frames import forget_locals, frames_from, user_frames
-from ..source.ownership import kind_of
 from . import standing
 from .frames import chain, check_reader, place_of, position, scope_line, user_modules, variables
 from .refusal import RefusedError
 from .values import generators
 from .values.baseline import Baseline
-from .values.nodes import Node, of_user, same
+from .values.nodes import Node, same
 from .values.secrets import without
 from .values.taking import Taking
 from .values.tensors import Known
+from .worker_view import View, changed, runs_own_code, seen_by_workers
 
 _FREE = 1.0
 _SHARE = 0.01
@@ -68,6 +68,8 @@ class Open:
     """Whether its workers go on in the next pass: a resumed script leads them through each."""
     own_code: bool = False
     """Whether its workers run code of the script, which may see what changes between passes."""
+    seen: View | RefusedError | None = None
+    """What they see, where a resumed script would come to its batch at once; why not, or None."""
 
     def asked(self, frame: FrameType) -> None:
         """Its first batch is asked for."""
@@ -81,6 +83,21 @@ class Open:
         self.lines = loop.first, loop.last
         frames = chain(frame)
         self.at, self.targets = position(frames), targets(frames)
+
+    def check_workers(self, why: RefusedError) -> None:
+        """Refuse workers that may have seen something else than what is there now."""
+        if not (self.loader["workers"] and self.own_code):
+            return
+        file, line = (self.code.co_filename, self.lines[0]) if self.code else (why.file, why.line)
+        if self.seen is None:
+            text = f"{why.reason}, and the workers of the loader run code of the script"
+            raise RefusedError(text, why.file, why.line)
+        if isinstance(self.seen, RefusedError):
+            raise self.seen.alone().at(file, line)
+        moved = changed(self.seen, self.iterator())
+        if moved:
+            text = f"{moved} has changed since the workers of the loader began, which may read it"
+            raise RefusedError(text, file, line)
 
     def left(self, frame: FrameType) -> bool:
         """Whether the script has left its loop without reading it to the end."""
@@ -119,6 +136,8 @@ class Passes:
         self._bytes = 0
         self._spent = 0.0
         self._began = 0.0
+        self.later = False
+        """Whether a training loop was over before these."""
         self.began_at = 0.0
         """When the first pass began that was trained on, by the clock."""
 
@@ -126,6 +145,12 @@ class Passes:
     def trained(self) -> bool:
         """Whether a pass that is over was trained on."""
         return self._steps > 0
+
+    def next_loop(self, passes: int) -> None:
+        """Another training loop follows the one so far; so many passes lie between the two."""
+        self.done, self.open, self.later = [{"real": True}] * passes, [], True
+        self.jumps, self.first, self.baseline = None, {}, Baseline()
+        self._last, self._rng, self._steps, self._bytes = {}, {}, 0, 0
 
     # ------------------------------------------------------------------ first run
 
@@ -139,7 +164,7 @@ class Passes:
         if steps != self._steps and self.jumps is None:
             self.jumps = RefusedError("the optimizer steps outside of a loop over a DataLoader")
         if not steps:
-            self.began_at = time.time()
+            self.began_at = self.began_at if self.later else time.time()
             self.look(frame)
         return False
 
@@ -192,6 +217,26 @@ class Passes:
         one.key, one.own_code = id(iterator), not nested and runs_own_code(loader)
         one.lasting = bool(getattr(loader, "persistent_workers", False))
         self.open.append(one)
+        if self.jumps is not None:
+            self.look_at_workers(one)
+
+    def look_at_workers(self, one: Open) -> None:
+        """Note what the workers of a pass see, which begins."""
+        if one.seen is not None or not one.own_code or not one.loader.get("workers"):
+            return
+        began = time.thread_time()
+        try:
+            if self._is_dear():
+                raise RefusedError("what the workers of the loader see takes over 1 % of the time")
+            one.seen = seen_by_workers(one.iterator())
+        except RefusedError as refusal:
+            one.seen = refusal.alone()
+        except Exception as error:
+            one.seen = RefusedError(f"what the workers of the loader see: {type(error).__name__}")
+        self._spent += time.thread_time() - began
+
+    def _is_dear(self) -> bool:
+        return self._spent > _FREE + _SHARE * (time.monotonic() - self._began)
 
     def asks_first(self, one: Open, frame: FrameType, steps: int) -> None:
         """A pass is asked for its first batch."""
@@ -268,7 +313,7 @@ class Passes:
         except RefusedError as refusal:
             self.jumps = refusal.alone()
         self._spent += time.thread_time() - began
-        if self._spent > _FREE + _SHARE * (time.monotonic() - self._began):
+        if self._is_dear():
             text = "passes are so short that keeping what they change costs over 1 % of the time"
             self.jumps = self.jumps or RefusedError(text)
 
@@ -424,24 +469,6 @@ def check_targets(one: Open, frames: list[FrameType]) -> dict[str, Any]:
     if moved:
         raise _goes_on(moved, frames)
     return around
-
-
-def runs_own_code(loader: Any) -> bool:
-    """Whether a dataset, or what makes its batches, is the script's own."""
-    names = ("collate_fn", "worker_init_fn")
-    parts: list[Any] = [one for name in names if (one := getattr(loader, name, None)) is not None]
-    todo: list[Any] = [getattr(loader, "dataset", None)]
-    while todo:
-        one = todo.pop()
-        parts.append(one)
-        todo += [vars(one)["dataset"]] if "dataset" in getattr(one, "__dict__", {}) else []
-        parts += [vars(one)["transform"]] if "transform" in getattr(one, "__dict__", {}) else []
-        todo += list(getattr(one, "datasets", ()))
-    return any(
-        kind_of(str(getattr(getattr(one, "__code__", None), "co_filename", ""))) == "user"
-        or of_user(type(one))
-        for one in parts
-    )
 
 
 def facts(loader: Any) -> dict[str, Any]:

@@ -14,23 +14,23 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
 from ..checkpoint import rng
 from ..checkpoint.file import load
-from ..checkpoint.loader_pass import LoaderPass
+from ..checkpoint.loader_pass import Beginning, LoaderPass
 from ..checkpoint.training_state import RNG, TrainingState
 from ..errors import CheckpointError, HoldfastError
 from ..records.resuming import OutputOpened
 from ..redaction import redact_command, same_command
 from ..run import LaneReader, Run
 from . import frames as frames_
+from . import late_pass
 from .counters import counters, set_counts
 from .feeds import Feeds
 from .leading import Work, lead_through
-from .outputs import Coming, Outputs
-from .passes import Passes, Values, changes, facts, moved_target, targets
+from .outputs import Coming
+from .passes import Open, Passes, Values, changes, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
 from .rounds import Rounds
 from .saving import DATASET, FORMAT
@@ -74,7 +74,7 @@ class ResumedRun:
         training: of this process.
         passes: over loaders, so far.
         feeds: iterators over loaders, so far.
-        outputs: files that the script writes.
+        files: that the script writes.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ResumedRun:
         training: Training,
         passes: Passes,
         feeds: Feeds,
-        outputs: Outputs,
+        files: Coming,
     ) -> None:
         self.saved, self.path = saved, path
         self.under_way = False
@@ -95,16 +95,10 @@ class ResumedRun:
         self._tree, self._training, self._passes = tree, training, passes
         self._feeds, self._work = feeds, Work()
         self._iterator = 0
+        self._late: Any = None
+        """The loader of a pass that begins once everything is put back."""
         passes.began_at = float(saved["trained"])
-        first, since = first_lengths(path), passes.began_at
-        folder = training.run_folder
-        self._files = Coming(saved.get("outputs", ()), first, since, folder, refuse_at)
-        outputs.coming = self._files
-        self._hook: Any = register_optimizer_step_pre_hook(self._steps)
-
-    def release(self) -> None:
-        """The script may train and write."""
-        self._hook.remove()
+        self._files = files
 
     # ------------------------------------------------------------------ on the way
 
@@ -131,25 +125,43 @@ class ResumedRun:
                     lead_through(loader, before[number]["lasting"], self._work)
                     self.reads = False
                 return _Over(self, before[number])
-            _check_facts(loader, self.saved["loader"])
-            self.reads = True
-            stream = self.saved.get("stream")
-            # A stream in this process is put where it was, not drawn from once more.
-            begun = {"batches": 0} if stream is not None else {}
-            about = loader, {**self.saved["pass"], **begun}
-            led = getattr(loader, "_iterator", None) is not None
-            loader_pass = LoaderPass.again(*about, fast=False, say=say, led=led)
-            self.reads = False
-            if loader_pass.why:
-                raise RefusedError(loader_pass.why)
-            iterator: Any = loader_pass.iterator
-            if stream is not None:
-                begin_stream(iterator, stream, int(self.saved["pass"]["batches"]))
-            beginning = loader_pass.beginning()
-            passes.takes_up(loader, iterator, beginning)
-            self._feeds.began(loader, iterator, beginning, within=False)
+            jumps = "jump" in self.saved
+            if jumps and (self.saved.get("late") or _other_facts(loader, self.saved["loader"])):
+                iterator: Any = late_pass.waiting(loader)
+                passes.takes_up(loader, iterator, Beginning(loader))
+                self._late = loader
+            else:
+                iterator, beginning = self._again(loader)
+                passes.takes_up(loader, iterator, beginning)
+                self._feeds.began(loader, iterator, beginning, within=False)
             self._iterator = id(iterator)
             return iterator
+
+    def _again(self, loader: Any) -> tuple[Any, Beginning]:
+        """The iterator of the pass of the checkpoint, at its batch, and how the pass began."""
+        _check_facts(loader, self.saved["loader"])
+        self.reads = True
+        stream = self.saved.get("stream")
+        # A stream in this process is put where it was, not drawn from once more.
+        begun = {"batches": 0} if stream is not None else {}
+        led = getattr(loader, "_iterator", None) is not None
+        about = loader, {**self.saved["pass"], **begun}
+        loader_pass = LoaderPass.again(*about, fast=False, say=say, led=led)
+        self.reads = False
+        if loader_pass.why:
+            raise RefusedError(loader_pass.why)
+        if stream is not None:
+            begin_stream(loader_pass.iterator, stream, int(self.saved["pass"]["batches"]))
+        return loader_pass.iterator, loader_pass.beginning()
+
+    def _begin_late(self, one: Open, iterator: Any) -> None:
+        """Everything is as it was at the checkpoint: begin the pass, and start its workers."""
+        loader, self._late = self._late, None
+        made, one.beginning = self._again(loader)
+        one.loader = facts(loader)
+        late_pass.begin(loader, iterator, made)
+        self._feeds.began(loader, iterator, one.beginning, within=False)
+        self._passes.look_at_workers(one)
 
     def over(self, record: Mapping[str, Any], frame: FrameType) -> None:
         """A pass that was over is asked for a batch: the variables become what it left."""
@@ -188,6 +200,9 @@ class ResumedRun:
         loader = feed.loader() if feed is not None and saved["loader"]["workers"] else None
         sight = Sight.of(loader) if loader is not None else None
         restoring = _put(frames, saved["values"])
+        if self._late is not None:
+            self._begin_late(one, iterator)
+            restoring = _put(frames, saved["values"])  # what the beginning has changed
         if jumps:
             put_back(loops, saved["jump"], frames, restoring.value)
             self._passes.jumps = RefusedError("this process has gone on from amid the training")
@@ -203,10 +218,10 @@ class ResumedRun:
             raise RefusedError(text, frames[-1].f_code.co_filename, one.lines[0])
         _check(frames, saved["values"], self._taking(state, frames))
         rng.put_back(saved[RNG])
-        one.steps = one.now = int(saved["steps"])
+        one.steps = one.now = int(saved["steps"]) - int(saved.get("base", 0))
         self._passes.resumed(one.steps)
 
-    def _steps(self, *about: Any) -> None:
+    def trains(self) -> None:
         """The script trains on its way: one round where no loader says where it was."""
         if "round" not in self.saved:
             refuse("the script trains before it comes to the place of the checkpoint")
@@ -233,7 +248,7 @@ class ResumedRun:
         self.reads = False
         _check(frames, saved["values"], self._taking(state, frames))
         rng.put_back(saved[RNG])
-        passes.resumed(int(saved["steps"]))
+        passes.resumed(int(saved["steps"]) - int(saved.get("base", 0)))
 
     def _taking(self, state: TrainingState, frames: list[FrameType]) -> Taking:
         """Another look, as that which made the checkpoint."""
@@ -253,6 +268,12 @@ class ResumedRun:
         for file, digest in frames_.digests().items():
             if then.get(file, digest) != digest:
                 raise RefusedError(f"{file} has changed since")
+
+
+def files_of(saved: Mapping[str, Any], path: Path, folder: Callable[[], Path | None]) -> Coming:
+    """What the files of the script were at a checkpoint; what is cut off goes into a folder."""
+    since = float(saved["trained"])
+    return Coming(saved.get("outputs", ()), first_lengths(path), since, folder, refuse_at)
 
 
 def first_lengths(checkpoint: Path) -> dict[str, int]:
@@ -325,11 +346,17 @@ def _check(frames: list[FrameType], values: Values, taking: Taking) -> None:
                 raise RefusedError(text, *frames_.place_of(frames, root, name))
 
 
-def _check_facts(loader: Any, saved: Mapping[str, Any]) -> None:
+def _other_facts(loader: Any, saved: Mapping[str, Any]) -> str:
+    """What a loader has not in common with that of the earlier run; empty where it is the same."""
     here = facts(loader)
-    for key, value in saved.items():
-        if here[key] != value:
-            raise RefusedError(f"the loader has {key} {here[key]}, it had {value}")
+    other = (key for key, value in saved.items() if here[key] != value)
+    return next((f"{key} {here[key]}, it had {saved[key]}" for key in other), "")
+
+
+def _check_facts(loader: Any, saved: Mapping[str, Any]) -> None:
+    other = _other_facts(loader, saved)
+    if other:
+        raise RefusedError(f"the loader has {other}")
 
 
 def _check_position(

@@ -63,6 +63,11 @@ class Rounds:
 
         self._hook = register_optimizer_step_post_hook(stepped)
 
+    def next_loop(self) -> None:
+        """Another training loop follows the one so far."""
+        self._heads.stop()
+        self.key, self._first, self._tries = None, {}, 0
+
     def look_out(self, frame: FrameType) -> None:
         """A step was made: the first round of a loop without a loader may be at work."""
         passes = self._passes
@@ -119,7 +124,8 @@ class Rounds:
             with aside(), self._or_broken():
                 self._first = self.place(frame, key)
                 self.key = key
-                self._passes.began_at = time.time()
+                if not self._passes.later:
+                    self._passes.began_at = time.time()
                 self._passes.by_rounds()
                 self._passes.look(frame, self._feeds.take)
             return True

@@ -24,12 +24,14 @@ from ..checkpoint.training_state import RNG, TrainingState
 from ..records.resuming import ResumeCheck
 from ..redaction import redact_command
 from ..source.contents import loads_optimizer
+from ..source.frames import user_line
 from ..source.paths import from_here
 from . import frames as frames_
 from .counters import counters, counts
 from .feeds import Feeds
 from .outputs import Outputs
 from .passes import Open, Passes, changes, check_targets, take_variables
+from .phases import Phases
 from .refusal import RefusedError
 from .rounds import Rounds
 from .standing import loops_around_a_question, places
@@ -55,6 +57,7 @@ class Saving:
         passes: over loaders, so far.
         rounds: of a loop without a loader.
         feeds: iterators over loaders that the script asks by hand.
+        phases: training loops that were over.
         outputs: files that the script writes.
         why_not: why no run with these settings can be resumed; empty otherwise.
     """
@@ -66,10 +69,11 @@ class Saving:
         passes: Passes,
         rounds: Rounds,
         feeds: Feeds,
+        phases: Phases,
         outputs: Outputs,
         why_not: str,
     ) -> None:
-        self._rounds, self._feeds = rounds, feeds
+        self._rounds, self._feeds, self._phases = rounds, feeds, phases
         self._training, self._state, self._passes = training, state, passes
         self._outputs = outputs
         self._why_not = why_not
@@ -160,9 +164,9 @@ class Saving:
         self._training.record_at(step, check)
 
     def _take(self, steps: int, frame: FrameType, guard: Decisions | None) -> dict[str, Any]:
-        passes = self._passes
-        passes.settle(frame, steps)
-        self._check_hope(steps)
+        passes, base = self._passes, self._phases.base
+        passes.settle(frame, steps - base)
+        self._check_hope(steps - base)
         if multiprocessing.parent_process() is not None:
             raise RefusedError("the training runs in a child process of the script")
         if not in_main_thread():
@@ -199,6 +203,8 @@ class Saving:
             "argv": redact_command(sys.argv),
             "files": frames_.digests(),
             "steps": steps,
+            "base": base,
+            "phases": list(self._phases.over),
             **where,
             "values": values,
             "gradients": gradients,
@@ -211,7 +217,9 @@ class Saving:
         """The pass that feeds the loop."""
         opened = self._passes.open
         if not opened:
-            raise RefusedError("the optimizer steps outside of a loop over a DataLoader")
+            at = self._passes.jumps or RefusedError("", *(user_line(frame) or ("", 0)))
+            text = "the optimizer steps outside of a loop over a DataLoader"
+            raise RefusedError(text, at.file, at.line)
         if len(opened) > 1:
             one = opened[-1]
             file = one.code.co_filename if one.code is not None else ""
@@ -260,17 +268,17 @@ class Saving:
             file = passes.jumps.file or (one.code.co_filename if one.code else "")
             text = f"{passes.jumps.reason}, and {LASTING} (persistent_workers)"
             raise RefusedError(text, file, passes.jumps.line or one.lines[0])
-        if one.loader["workers"] and one.own_code:
-            text = f"{passes.jumps.reason}, and the workers of the loader run code of the script"
-            raise RefusedError(text, passes.jumps.file, passes.jumps.line)
+        one.check_workers(passes.jumps)
         loops = loops_around_a_question(frames)
         found = places(loops, frames, taking.take)
-        return {"passes": [{"real": True}] * passes.first["passes"], "jump": found}
+        late = bool(one.loader["workers"] and one.own_code)
+        return {"passes": [{"real": True}] * passes.first["passes"], "jump": found, "late": late}
 
     def _round(self, frame: FrameType, taking: Taking) -> dict[str, Any]:
         """Between which rounds of a loop without a loader it is."""
         if not self._rounds.at_head:
-            raise RefusedError("the script is amid a round of its training loop")
+            file, _, line = self._rounds.key or ("", "", 0)
+            raise RefusedError("the script is amid a round of its training loop", file, line)
         return {"round": self._rounds.taken(frame, taking.take)}
 
 

@@ -31,12 +31,14 @@ from .feeds import Feeds
 from .heads import Key
 from .outputs import Outputs
 from .passes import Open, Passes
+from .phases import Phases, check_outcome, outcome
 from .refusal import RefusedError, or_refuse, refuse, say
-from .resumed_run import ResumedRun, read
+from .resumed_run import ResumedRun, files_of, read
 from .rounds import Rounds
 from .saving import Saving
 from .training import Decisions, Training
 from .values.tensors import Known
+from .way import Way
 
 _PATIENCE = 600.0
 """Seconds that a checkpoint waits for a place that can be resumed from."""
@@ -64,7 +66,8 @@ class ScriptResume:
         self._passes = Passes(self._outputs.knows)
         self._feeds = Feeds(lambda: self._rounds.key is None)
         self._rounds = Rounds(self._passes, self._feeds, lambda frame: self.between_rounds(frame))
-        about = self._passes, self._rounds, self._feeds, self._outputs, why_not
+        self._phases = Phases()
+        about = self._passes, self._rounds, self._feeds, self._phases, self._outputs, why_not
         self._saving = Saving(training, state, *about)
         self.between_rounds: Callable[[FrameType], bool] = lambda frame: True
         """Called at the end of a round that somebody waits for; False to be called again."""
@@ -74,6 +77,7 @@ class ScriptResume:
         self.loaded = 0.0
         """When the newest file that the script has loaded was written."""
         self._coming: ResumedRun | None = None
+        self._way = Way(say)
         self.goes_on: Callable[[], object] = lambda: None
         """Called when a resumed script has come to its place."""
 
@@ -85,7 +89,7 @@ class ScriptResume:
     def _notes(self, opened: OutputOpened) -> None:
         """The script opens a file for writing, for the first time: a kill may come at any time."""
         self._noted.append(opened)
-        if self._passes.open or self._passes.done or self._rounds.key is not None:
+        if self._phases.trains or self._passes.open or self._passes.done:
             self._tell_notes()
 
     def _tell_notes(self) -> None:
@@ -96,7 +100,7 @@ class ScriptResume:
     @property
     def pending(self) -> bool:
         """Whether the script has yet to come to the place it is resumed from."""
-        return self._coming is not None
+        return self._coming is not None or bool(self._way.stops)
 
     @property
     def busy(self) -> bool:
@@ -110,8 +114,12 @@ class ScriptResume:
         self._feeds.begins(loader)
         beginning = Beginning(loader)
         self._tell_notes()
+        self._turn(steps, frame)
+        if self._walks:  # a part of a loop that is done again
+            return beginning, True
         by_rounds = self._rounds.key is not None or self.trains_one_round
         self._rounds.expect_step()
+        steps -= self._phases.base
         with aside():
             if by_rounds:  # a validation: a part of the round
                 self._passes.settle(frame, 0)
@@ -124,19 +132,21 @@ class ScriptResume:
     def began(self, loader: Any, iterator: Any, begun: tuple[Any, bool], steps: int) -> None:
         """Its iterator is there."""
         self._asking = None  # an iterator of before may have had the same id, or be the same
+        steps -= self._phases.base
         self._passes.began(loader, iterator, begun[0], nested=begun[1], steps=steps)
         self._feeds.began(loader, iterator, begun[0], within=begun[1])
 
     def asks_again(self, iterator: Any, steps: int) -> bool:
         """The common case of ``asks``: the loop that asked last asks again; False for any other."""
         one = self._asking
-        if one is None or one.key != id(iterator) or one.now < 0 or self._coming is not None:
+        if one is None or one.key != id(iterator) or one.now < 0 or self.pending:
             return False
-        one.before, one.now = one.now, steps
+        one.before, one.now = one.now, steps - self._phases.base
         return True
 
     def asks(self, iterator: Any, steps: int, frame: FrameType) -> None:
         """A loop asks for its next batch."""
+        steps -= self._phases.base
         arrived = self._coming is not None and self._arrive(iterator, frame)
         one = self._asking = self._passes.find(iterator) if self._passes.open else None
         if one is None or arrived:
@@ -148,6 +158,7 @@ class ScriptResume:
     def ends(self, iterator: Any, steps: int, frame: FrameType) -> None:
         """A loader is through."""
         self._feeds.ended(iterator)
+        steps -= self._phases.base
         one = self._passes.find(iterator)
         if one is None:
             return
@@ -175,7 +186,7 @@ class ScriptResume:
 
     def waits(self) -> bool:
         """Whether a checkpoint that is due should wait for a place that can be resumed from."""
-        if self._coming is not None:
+        if self.pending:
             return True
         if not self.on or self._saving.hopeless:
             return False
@@ -195,7 +206,7 @@ class ScriptResume:
     def may_resume(self) -> bool:
         """Whether the loop trains on a loader, and nothing so far speaks against resuming it."""
         opened = self._passes.open
-        hopeless = self._saving.hopeless or self._coming is not None
+        hopeless = self._saving.hopeless or self.pending
         if not self.on or hopeless:
             return False
         if self._rounds.key is not None:
@@ -231,23 +242,96 @@ class ScriptResume:
 
     def tell_hopeless(self, step: int) -> None:
         """After a step: record why this run cannot be resumed, as soon as that is known."""
-        if self.on and self._coming is None:
+        if self.on and not self.pending:
+            self._phases.trains = True
             self._tell_notes()
             if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-                self._rounds.look_out(sys._getframe(1))
-                self._saving.tell_hopeless(step, step)
+                frame = sys._getframe(1)
+                if self._rounds.key is not None or not self._passes.open:
+                    self._turn(step - 1, frame, stepping=True)
+                self._phases.locate(frame)
+                self._rounds.look_out(frame)
+                self._saving.tell_hopeless(step, step - self._phases.base)
+
+    def needed(self, *, resumable: bool) -> list[str]:
+        """Names of files that the run cannot be gone on with after a checkpoint of this moment."""
+        return self._phases.needed(newest=not resumable)
+
+    def saved(self, path: Path) -> None:
+        """A checkpoint that can be resumed from is being written."""
+        self._phases.newest = str(path.absolute())
+
+    def _turn(self, steps: int, frame: FrameType, *, stepping: bool = False) -> None:
+        """Training goes on, perhaps in another loop than so far, which then begins anew.
+
+        Args:
+            steps: of the run, before the step at work.
+            frame: where a loader is read or a step is made.
+            stepping: it is a step, outside of any pass.
+        """
+        passes, phases = self._passes, self._phases
+        if not phases.left(frame):
+            return
+        passes.settle(frame, steps - phases.base)
+        known = passes.jumps is None and self._rounds.key is None and not stepping
+        if known and not self.pending:
+            # What follows is come to from pass to pass, as all so far was.
+            phases.goes_on_without(len(passes.done))
+            return
+        with aside():
+            left = {} if stepping else outcome(self._state())
+        passes.next_loop(phases.next(steps, len(passes.done), left))
+        self._rounds.next_loop()
+        if self._walks:
+            with or_refuse():
+                check_outcome({} if stepping else self._way.over[0], self._state())
+                phases.over[-1] = self._way.over.pop(0)
+                self._way.stops.pop(0)
+                self._comes_to_next()
 
     # ------------------------------------------------------------------ resuming
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint; the script has not begun yet."""
         with or_refuse():
-            tree, saved = read(path)
+            _, saved = read(path)
             self._saving.goes_on(saved)
-            about = tree, saved, path, self._training, self._passes, self._feeds, self._outputs
-            self._coming = ResumedRun(*about)
-            if self.trains_one_round:
-                self._rounds.come_to(self._coming.saved["round"]["key"], self._arrive_by_round)
+            self._outputs.coming = files_of(saved, path, self._training.run_folder)
+            self._way.begins(path, saved, self._stepped)
+            self._comes_to_next()
+
+    def _comes_to_next(self) -> None:
+        """The next place that a resumed script comes to."""
+        self._coming = None
+        path, files = self._way.stops[0], self._outputs.coming
+        if path is None or files is None:
+            return
+        tree, saved = read(path)
+        about = tree, saved, path, self._training, self._passes, self._feeds, files
+        self._coming = ResumedRun(*about)
+        if self.trains_one_round:
+            self._rounds.come_to(saved["round"]["key"], self._arrive_by_round)
+
+    @property
+    def _walks(self) -> bool:
+        """Whether a training loop before that of the checkpoint is done again."""
+        return self._coming is None and len(self._way.stops) > 0
+
+    def _stepped(self, *about: Any) -> None:
+        """A resumed script trains before it is there."""
+        frame = sys._getframe(1)
+        if self._walks:
+            self._turn(0, frame, stepping=True)
+        if self._outputs.coming is not None:
+            self._outputs.coming.under_way = True
+        self._phases.locate(frame)
+        if self._coming is not None:
+            self._coming.trains()
+
+    @property
+    def trains_before(self) -> bool:
+        """Whether the script is to train before it comes to its place."""
+        return len(self._way.stops) > 1 or self.trains_one_round
 
     @property
     def trains_one_round(self) -> bool:
@@ -263,6 +347,7 @@ class ScriptResume:
 
     def instead(self, loader: Any, frame: FrameType) -> Iterator[Any] | None:
         """In a resumed run: what to read in place of a loader; None for the loader itself."""
+        self._turn(0, frame)
         return None if self._coming is None else self._coming.instead(loader, frame)
 
     def _arrive(self, iterator: Any, frame: FrameType) -> bool:
@@ -277,14 +362,16 @@ class ScriptResume:
 
     def _arrived(self, coming: ResumedRun, feeds: Any) -> None:
         self._coming = None
-        coming.release()
-        self._outputs.arrived()
-        self.goes_on()
-        if self.decisions is not None:
-            self.decisions.restore(coming.saved["decisions"], feeds)
+        if not self._way.arrives():  # the rest of this loop is done again
+            return
+        self._phases.base, self._phases.newest = int(coming.saved.get("base", 0)), str(coming.path)
         steps = int(coming.saved["steps"])
         resumed = Resumed(file=str(coming.path), step=steps, exact=True, why="")
         self._training.record_at(steps, resumed)
+        self._outputs.arrived()  # into the folder of the run, which is there now
+        self.goes_on()
+        if self.decisions is not None:
+            self.decisions.restore(coming.saved["decisions"], feeds)
 
     # ------------------------------------------------------------------ while a script catches up
 
@@ -306,7 +393,7 @@ class ScriptResume:
                     "nothing of the checkpoint is used, and the same bits are not promised"
                 )
                 self._coming = self._outputs.coming = None
-                coming.release()
+                self._way.leave()
 
     def check_own(self, since: float) -> None:
         """Refuse a script that was said to resume by itself, trains, and has loaded nothing."""
@@ -315,5 +402,5 @@ class ScriptResume:
 
     def ended(self) -> None:
         """The process ends."""
-        if self._coming is not None and self._coming.under_way:
+        if self._walks or (self._coming is not None and self._coming.under_way):
             refuse("the script ended before it came to the place of the checkpoint")

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from ..source.ownership import kind_of
 from .frames import user_modules
-from .passes import runs_own_code
 from .refusal import RefusedError
 from .values.baseline import Baseline
 from .values.nodes import KIND, SCALARS, of_user, same, shown
 from .values.taking import Taking
 from .values.tensors import Known
+from .worker_view import runs_own_code
 
 _LONGEST = 1.0
 """Seconds that one look may take; data that takes longer is not looked at a second time."""

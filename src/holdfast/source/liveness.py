@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from .files import nodes_of
 from .statements import scope_at
-from .syntax import COMPREHENSIONS, FUNCTIONS, LOOPS, WITHS, blocks_of, holds, targets_of
+from .syntax import COMPREHENSIONS, FUNCTIONS, LOOPS, WITHS, blocks_of, holds, is_path, targets_of
 
 _CALLABLES = FUNCTIONS | ast.Lambda
 _MUTATORS = {
@@ -21,8 +21,9 @@ _MUTATORS = {
     *("setdefault", "appendleft", "popleft", "discard", "rotate", "put", "push", "fill"),
     *("resize", "shuffle"),
 }
-# Functions by which a scope reads variables without naming them.
-_READS_ALL = ("locals", "globals", "vars", "dir", "eval", "exec")
+# Functions by which a scope reads variables without naming them; the second without arguments.
+_READS_ALL = ("locals", "globals", "eval", "exec")
+_READS_OWN = ("vars", "dir")
 
 
 @lru_cache(maxsize=256)
@@ -41,7 +42,8 @@ def dead_at(file: str, function: int, line: int) -> frozenset[str]:
 def _dead(
     scope: ast.AST, body: list[ast.stmt], nodes: Iterable[ast.AST], line: int
 ) -> frozenset[str]:
-    if not _joined(body).loaded.isdisjoint(_READS_ALL):
+    nodes = list(nodes)
+    if not _joined(body).loaded.isdisjoint(_READS_ALL) or _reads_own(body, nodes):
         return frozenset()
     # A function may read what it shares whenever it is called; so may whoever declares a name.
     shared = set[str]()
@@ -52,6 +54,23 @@ def _dead(
             shared.update(node.names)
     own = _joined(body).stored - shared
     return frozenset(name for name in own if not _read_on(body, name, line))
+
+
+def _reads_own(body: Iterable[ast.stmt], nodes: Iterable[ast.AST]) -> bool:
+    """Whether ``vars`` or ``dir`` may be asked for the scope, not for an object like ``args``."""
+    if _joined(body).loaded.isdisjoint(_READS_OWN):
+        return False
+    modules, named, asked = set[str](), 0, 0
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules.update((one.asname or one.name).split(".")[0] for one in node.names)
+        elif isinstance(node, ast.Name) and node.id in _READS_OWN:
+            named += 1
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            one = node.args[0] if node.func.id in _READS_OWN and node.args else None
+            asked += is_path(one) and not _names(one).loaded & modules if one else 0
+    return asked < named  # handed on, or asked for the scope, a module or what a call gives
 
 
 @lru_cache(maxsize=64)

@@ -26,6 +26,10 @@ Value = Callable[[Any, Node, str], Any]
 """The value of a node, made of the live one where that can be."""
 NOT_PUT_BACK = ("fused", "foreach", "capturable", "params")
 """What an optimizer keeps as it is: how a step is computed is no state."""
+_LOADER = (
+    *("dataset", "sampler", "batch_sampler", "generator", "collate_fn", "batch_size"),
+    "_iterator",
+)
 _PARTS: tuple[tuple[Any, frozenset[str]], ...] = (
     (
         (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType),
@@ -34,7 +38,17 @@ _PARTS: tuple[tuple[Any, frozenset[str]], ...] = (
     (functools.partial, frozenset(("func", "args", "keywords"))),
     (
         DataLoader,
-        frozenset(("dataset", "sampler", "batch_sampler", "generator", "collate_fn", "_iterator")),
+        frozenset(
+            (
+                "dataset",
+                "sampler",
+                "batch_sampler",
+                "generator",
+                "collate_fn",
+                "batch_size",
+                "_iterator",
+            )
+        ),
     ),
 )
 
@@ -174,6 +188,9 @@ def fill_parts(live: Any, node: Node, path: str, value: Value) -> None:
             vars(live).get(name, MISSING) if isinstance(live, DataLoader) else getattr(live, name)
         )
         made = value(held, item, path if name == "__self__" else f"{path}.{name}")
+        if name == "batch_size" and type(made) is int and isinstance(live, DataLoader):
+            vars(live)[name] = made  # its batch_sampler counts
+            continue
         if not _stays(held, made):
             raise RefusedError(f"{shown(path)} holds another object in the resumed run")
 

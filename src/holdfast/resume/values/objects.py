@@ -231,7 +231,7 @@ class Objects:
     def loader(self, value: DataLoader[Any], path: str, take: Take) -> Node:
         """What a loader reads, and in which order."""
         self._seen.note(value, path)
-        names = ("dataset", "sampler", "batch_sampler", "generator", "collate_fn")
+        names = ("dataset", "sampler", "batch_sampler", "generator", "collate_fn", "batch_size")
         # Code between two passes may ask a dataset for a count, not for what it keeps.
         few: Take = take if self._inside else lambda one, at: self._few(one, at, take)
         parts = [(n, one) for n in names if (one := vars(value).get(n)) is not None]

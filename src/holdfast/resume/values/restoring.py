@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..refusal import RefusedError
-from . import admitted, arrays, hidden, live_objects, plain, secrets
+from . import admitted, arrays, hidden, live_objects, open_files, plain, secrets
 from .digests import array_digest, items_digest, pickle_digest, tensor_digest
 from .nodes import DICTS, KIND, MISSING, SCALARS, Node, class_name, shown
 from .tensors import storage_of
@@ -360,6 +360,8 @@ _FILLED: dict[str, Callable[[Any, Node, str, live_objects.Value], None]] = {
     "local": hidden.fill_local,
     "place": hidden.fill_place,
     "bar": hidden.fill_bar,
+    "file": open_files.fill,
+    "memory file": open_files.fill_memory,
 }
 _METHODS: dict[str, Callable[[Restoring, Any, Node, str], Any]] = {
     name: getattr(Restoring, f"_{name}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import functools
 import io
-import sys
 import threading
 import types
 import weakref
@@ -27,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..refusal import RefusedError
-from . import generators, hidden, plain
+from . import generators, hidden, open_files, plain
 from .baseline import Baseline, Comparing
 from .containers import EXACT_DICTS, EXACT_LISTS, Containers
 from .nodes import KIND, READS, SCALARS, WORKS, Node, Seen, Take, of_user, ref, shown
@@ -136,7 +135,7 @@ class Taking:
             (plain.CLASSES, _leaf(plain.take)),
             (torch.amp.GradScaler, _leaf(objects.scaler)),
             (generators.CLASSES, _leaf(objects.generator)),
-            (io.IOBase, lambda value, path, _: _file(value, path, knows)),
+            (io.IOBase, lambda value, path, _: open_files.take(value, path, knows)),
             (hidden.COUNTED, _iterator(comparing)),
             (_ITERATORS, _iterator(comparing)),
             (hidden.CACHE, hidden.take_cache),
@@ -261,14 +260,4 @@ def _leaf(take: Take) -> _TakeWith:
 
 
 def _named(value: Any, path: str, take: Take) -> Node:
-    return ref(value)
-
-
-def _file(value: Any, path: str, knows: Callable[[Any], bool]) -> Node:
-    if value in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__) or value.closed:
-        return ref(value)
-    mode = str(getattr(value, "mode", ""))
-    if not knows(value) and not {"w", "x"}.isdisjoint(mode):
-        text = "is a file that is opened for writing anew; a resumed run would begin it again"
-        raise RefusedError(f"{shown(path)} {text}")
     return ref(value)
