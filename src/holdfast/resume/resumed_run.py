@@ -253,7 +253,9 @@ class ResumedRun:
     def _taking(self, state: TrainingState, frames: list[FrameType]) -> Taking:
         """Another look, as that which made the checkpoint."""
         passes, known = self._passes, Known.of(state.models)
-        about = {"feed": self._feeds.take, "running": frames, "knows": passes.knows}
+        # Only where a script goes on by its rounds do iterators over loaders go on by themselves.
+        feed = self._feeds.take if "round" in self.saved else None
+        about = {"feed": feed, "running": frames, "knows": passes.knows}
         return Taking(known, passes.baseline, changes, **about)
 
     def _put_round(self, frames: list[FrameType], key: list[Any]) -> None:
