@@ -30,6 +30,12 @@ BROADCAST: dict[str, Any] = {
     "dimension 0",
     "operands": [{"name": "x", "shape": [7, 4]}, {"name": "noise", "shape": [32, 4]}],
 }
+ROWS = {
+    "type": "RuntimeError",
+    "message": "mat1 and mat2 shapes cannot be multiplied (64x540 and 864x64)",
+    "module": {"name": "fc1", "module": "Linear", "weights": {"weight": [64, 864]}, "changed": 141},
+    "steps": 140,
+}
 BATCHES = {"type": "ValueError", "message":
            "Expected input batch_size (16) to match target batch_size (8)."}  # fmt: skip
 MISSING = {"type": "FileNotFoundError", "message": "[Errno 2] No such file or directory: 'git'"}
@@ -126,6 +132,10 @@ CAUSES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "this batch has 7 samples": (
         BROADCAST | {"indices": [*range(7)]},
         [BROADCAST, BROADCAST | {"indices": [*range(32)]}],
+    ),
+    "has 40 samples of 864 values each, the input 64 rows": (
+        ROWS | {"indices": [*range(40)]},
+        [ROWS, ROWS | {"indices": [*range(64)]}, ROWS | {"indices": [*range(41)]}],
     ),
     "the batch changed its size on the way": (
         BATCHES | {"reshapes": [{"file": "a.py", "line": 4, "code": "x = x.view(-1, 4)"}]},
