@@ -40,6 +40,14 @@ BATCHES = {"type": "ValueError", "message":
            "Expected input batch_size (16) to match target batch_size (8)."}  # fmt: skip
 MISSING = {"type": "FileNotFoundError", "message": "[Errno 2] No such file or directory: 'git'"}
 
+NO_GRAD: dict[str, Any] = {
+    "type": "AttributeError",
+    "message": "'NoneType' object has no attribute 'norm'",
+    "code": "total += p.grad.norm().item() ** 2",
+    "steps": 80,
+    "operands": [{"name": "p", "shape": [1, 16], "grad": True}],
+}
+
 # The cause, a case with its evidence, and cases that say the same words in another world.
 CAUSES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "another rank is gone": (
@@ -140,6 +148,14 @@ CAUSES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "the batch changed its size on the way": (
         BATCHES | {"reshapes": [{"file": "a.py", "line": 4, "code": "x = x.view(-1, 4)"}]},
         [BATCHES],
+    ),
+    "p.grad is None": (
+        NO_GRAD,
+        [NO_GRAD | {"steps": 0}, NO_GRAD | {"code": "n = model.find(p.grad).norm()"}],
+    ),
+    "what saves it has run": (
+        MISSING | {"message": "[Errno 2] No such file or directory: 'out/best.pt'"},
+        [MISSING, MISSING | {"message": "[Errno 2] No such file or directory: 'a.csv'"}],
     ),
     "os.makedirs": (
         MISSING | {"missing_folder": "data"},
