@@ -30,9 +30,23 @@ BROADCAST: dict[str, Any] = {
     "dimension 0",
     "operands": [{"name": "x", "shape": [7, 4]}, {"name": "noise", "shape": [32, 4]}],
 }
+ROWS = {
+    "type": "RuntimeError",
+    "message": "mat1 and mat2 shapes cannot be multiplied (64x540 and 864x64)",
+    "module": {"name": "fc1", "module": "Linear", "weights": {"weight": [64, 864]}, "changed": 141},
+    "steps": 140,
+}
 BATCHES = {"type": "ValueError", "message":
            "Expected input batch_size (16) to match target batch_size (8)."}  # fmt: skip
 MISSING = {"type": "FileNotFoundError", "message": "[Errno 2] No such file or directory: 'git'"}
+
+NO_GRAD: dict[str, Any] = {
+    "type": "AttributeError",
+    "message": "'NoneType' object has no attribute 'norm'",
+    "code": "total += p.grad.norm().item() ** 2",
+    "steps": 80,
+    "operands": [{"name": "p", "shape": [1, 16], "grad": True}],
+}
 
 # The cause, a case with its evidence, and cases that say the same words in another world.
 CAUSES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
@@ -127,9 +141,21 @@ CAUSES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         BROADCAST | {"indices": [*range(7)]},
         [BROADCAST, BROADCAST | {"indices": [*range(32)]}],
     ),
+    "has 40 samples of 864 values each, the input 64 rows": (
+        ROWS | {"indices": [*range(40)]},
+        [ROWS, ROWS | {"indices": [*range(64)]}, ROWS | {"indices": [*range(41)]}],
+    ),
     "the batch changed its size on the way": (
         BATCHES | {"reshapes": [{"file": "a.py", "line": 4, "code": "x = x.view(-1, 4)"}]},
         [BATCHES],
+    ),
+    "p.grad is None": (
+        NO_GRAD,
+        [NO_GRAD | {"steps": 0}, NO_GRAD | {"code": "n = model.find(p.grad).norm()"}],
+    ),
+    "what saves it has run": (
+        MISSING | {"message": "[Errno 2] No such file or directory: 'out/best.pt'"},
+        [MISSING, MISSING | {"message": "[Errno 2] No such file or directory: 'a.csv'"}],
     ),
     "os.makedirs": (
         MISSING | {"missing_folder": "data"},

@@ -56,6 +56,27 @@ def test_a_batch_unlike_all_others_is_a_warning_that_names_it(make_rows):
     assert finding.key == ("OPT002", 0, "batch")
 
 
+def test_a_batch_is_not_blamed_for_what_other_batches_did_before(make_rows):
+    """A learning rate that is too high: spikes with whatever batch."""
+    rows = make_rows(
+        80,
+        outlier={20: 3, 40: 3, 60: 3},
+        skipped={20: 1, 40: 1, 60: 1},
+        loss={20: 900.0, 40: 400.0, 60: 4000.0},
+        grad_norm={20: 900.0, 40: 900.0, 60: 9000.0},
+        lr=3.0,
+    )
+    batches = {step: {"step": step, "indices": [step, 99]} for step in (20, 40, 60)}
+    first, second, third = scan(rows, batches=batches)
+    for finding in (first, third):
+        assert "only here" in finding.message and "for values or labels unlike" in finding.advice
+    assert "only here" not in second.message
+    assert second.advice == (
+        "the loss was as high at step 20 (900): where that batch was another one, the data are "
+        "not to blame, lower the learning rate (now 3)"
+    )
+
+
 def test_the_trial_of_a_rollback_is_no_loss_that_came_back(make_rows):
     """The guard tries older weights on the data of the last step: that row has no mark."""
     spiked = {n: 400.0 for n in range(40, 52)}

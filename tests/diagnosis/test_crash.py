@@ -274,6 +274,18 @@ CASES = {
             a.backward()
             b.backward()
         """, "b.backward()", "two losses share"),
+    "two losses, a step between": ("""
+        net, head = nn.Linear(4, 4), nn.Linear(4, 1)
+        one, two = (torch.optim.SGD(m.parameters(), 1.0) for m in (head, net))
+        for _ in range(3):
+            h = torch.exp(net(torch.ones(2, 4)))
+            a = (head(h) ** 2).sum()
+            a.backward()
+            one.step()
+            b = (h * 3).sum()
+            b.backward()
+            two.step()
+        """, "b.backward()", "two losses share|one.step() between them changed weights: detach()"),
     "argmax": ("""
         m = nn.Linear(4, 3)
         for _ in range(2):

@@ -218,6 +218,37 @@ def test_a_state_that_is_carried_on(loop):
     assert loop.found() == ("MEM003", "state", "state = 0.5 * state + loop.loss()")
 
 
+SECOND = RuntimeError("Trying to backward through the graph a second time (or directly access")
+
+
+def test_a_state_that_ends_the_second_step(loop):
+    state = 0.5 * loop.loss()
+    loop.train(state * 2)
+    state = 0.5 * state + loop.loss()
+    with pytest.raises(RuntimeError, match="a second time") as died:
+        loop.train(state * 2)
+    assert [record.name for record in loop.watch.last_words(died.value)] == ["state"]
+
+
+def test_what_the_other_optimizer_uses_is_not_carried_to_the_next_step(loop):
+    """Generator and discriminator: the second loss leads to what was made before a step."""
+    loop.recorded.optimizers = lambda: [None, None]
+    sample = loop.loss()
+    loop.train(loop.loss())
+    loop.watch.backward(sample * 2)
+    assert loop.watch.last_words(SECOND) == []
+
+
+def test_a_state_that_was_stepped_with_has_not_ended_the_run(loop):
+    sample = loop.loss()
+    loop.train(loop.loss())
+    loop.train(sample * 2)
+    for _ in range(3):
+        loop.train(loop.loss())
+    loop.watch.backward(loop.loss())
+    assert loop.watch.last_words(SECOND) == []
+
+
 class StatefulLoader:
     """Remembers its place, and carries the state of a recurrent net for the loop."""
 

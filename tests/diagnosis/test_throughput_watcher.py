@@ -81,6 +81,22 @@ def test_a_look_ends_where_no_step_says_anything(watched, purpose: Purpose, most
     assert steps == most
 
 
+@pytest.mark.parametrize(("queued", "most"), [(0.0, 2), (1.0, 48)])
+def test_a_wait_for_the_processor_is_no_slow_sample(watched, queued: float, most: int) -> None:
+    time = watched.state.watchers.time
+    exam = LineExam("waits", time._lines, time._times)
+    exam.rare = True
+    assert exam.begin(sys._getframe(), time._clock)
+    time._clock.begins, time._clock.wall = False, 1.1
+    time._clock.waited, time._clock.queued = 1.0, queued
+    try:
+        steps = next(n for n in range(1, 100) if exam.step(time._clock, sys._getframe()))
+    finally:
+        time._lines.stop()
+    assert steps == most
+    assert (exam.measure(1, list) is None) == bool(queued)
+
+
 def here(function, text: str) -> int:
     """The line of a function that has this text."""
     import inspect

@@ -66,6 +66,8 @@ class Spike:
     """The largest absolute loss before it, other spikes included; NaN where there was none."""
     back: bool
     """Whether the judged loss is ordinary by the earlier baseline."""
+    as_high: int = -1
+    """Row of an earlier spike with a loss at least as high; -1 for none."""
 
     @property
     def times(self) -> float:
@@ -91,6 +93,7 @@ def spike(window: Window) -> Spike | None:
     rows = mine[start:stop]
     peak = float(losses[start:stop].max())
     usual, limit = (window.value(name, int(rows[0])) for name in ("loss_usual", "loss_limit"))
+    alike = np.flatnonzero(high[:start] & (losses[:start] >= peak))
     left_out = (column(window.rows, "skipped") > 0) | (column(window.rows, "scaler_skipped") > 0)
     return Spike(
         rows=rows,
@@ -101,6 +104,7 @@ def spike(window: Window) -> Spike | None:
         before=float(np.abs(losses[:start]).max()) if start else math.nan,
         # Where the threshold has risen, a loss may be ordinary by the new one alone.
         back=not losses[-1] > limit,
+        as_high=int(mine[alike[-1]]) if alike.size else -1,
     )
 
 

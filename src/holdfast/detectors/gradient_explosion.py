@@ -17,10 +17,11 @@ from ._outliers import (
     ends_spike,
     far,
     rate,
+    rate_advice,
     samples,
     spike,
 )
-from ._window import Mask, Window
+from ._window import Mask, Window, column
 from .base import Detector
 
 _NAMED = 8
@@ -140,8 +141,10 @@ class GradientExplosion(Detector):
         steps = [_step(window, row) for row in culprits]
         indices = [i for step in steps for i in samples(window.batches.get(step, {}))]
         many = f", and {len(steps) - 1} more steps up to {steps[-1]}" if len(steps) > 1 else ""
+        others = high.as_high >= 0
         what = (
-            f"{_norm(at)} and loss {high.peak:.4g}, baseline {high.usual:.4g}: only here, the "
+            f"{_norm(at)} and loss {high.peak:.4g}, baseline {high.usual:.4g}: "
+            f"{'' if others else 'only here, '}the "
             f"loss was back at step {window.step}{_clipped(at)}{many}"
         )
         if indices:
@@ -156,6 +159,14 @@ class GradientExplosion(Detector):
             # No loader has made it: there may be neither records nor labels.
             rare = "" if broken else "nothing if this stays rare; else "
             advice = f"{rare}look at what made the loss of step {at.step}"
+        if others:
+            # What other batches do as well is no fault of this one's records.
+            loss = column(window.rows, "loss")[high.as_high]
+            advice = (
+                f"the loss was as high at step {_step(window, high.as_high)} ({loss:.4g}): where "
+                "that batch was another one, the data are not to blame, "
+                f"{rate_advice(window, at.step)}"
+            )
         return self.finding(
             at,
             what,

@@ -87,6 +87,12 @@ def _loss_name(crash: Crash) -> str:
     return (loss.name or "") if loss is not None else ""
 
 
+def _made(crash: Crash) -> str:
+    """The line that made the loss, for the end of a phrase."""
+    loss = crash.data.loss
+    return Line(about=loss).told() if loss is not None else ""
+
+
 def _guilty(crash: Crash, op: str) -> Line[OverwritingLine] | None:
     """The line that overwrites the result of this operation."""
     found = lines(crash.data.in_place)
@@ -158,6 +164,16 @@ def second_time(crash: Crash) -> Cause | None:
     calls = lines(crash.data.backward_lines)
     if len(calls) > 1:
         where = " and ".join(line.where for line in calls[:2])
+        first, second = calls[0].line, calls[1].line
+        steps = (line for line in lines(crash.data.step_lines) if first < line.line < second)
+        if (step := next(steps, None)) is not None:
+            # Neither one sum nor a graph that is kept: its weights are others by now.
+            return Cause(
+                headline=headline,
+                advice=f"two losses share part of one graph ({where}), and {step.name}.step() "
+                f"between them changed weights: detach() what the second loss must not train, "
+                f"or compute it again after the step{_made(crash)}",
+            )
         return Cause(
             headline=headline,
             advice=f"two losses share part of one graph ({where}): add them and call backward "

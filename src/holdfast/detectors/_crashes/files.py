@@ -9,6 +9,7 @@ from .facts import Cause, Crash, base_name
 
 # Free bytes below which a disk is full for a file that was being written; a guess.
 _FULL = 16 << 20
+_SAVED = re.compile(r"\.(pt|pth|ckpt|pkl|pickle|safetensors|joblib)$")
 _WRITING = r"PytorchStreamWriter failed|unexpected pos|file write failed"
 
 
@@ -74,10 +75,11 @@ def missing(crash: Crash) -> Cause | None:
     missing = crash.data.missing_folder
     folder = f"the folder {missing} does not exist (os.makedirs makes it); " if missing else ""
     relative = "" if name.startswith(("/", "\\")) else "it is looked for in the working directory; "
+    # A script loads such a file where it, or another one, has saved it.
+    made = "what saves it has run" if _SAVED.search(name) else "the data was downloaded or unpacked"
     return Cause(
         headline=f"{base_name(name)} does not exist",
-        advice=f"{hint}{folder}{relative}check the path and that the data was "
-        "downloaded or unpacked",
+        advice=f"{hint}{folder}{relative}check the path and that {made}",
     )
 
 

@@ -84,6 +84,8 @@ def attributes(crash: Crash) -> Cause | None:
         return None
     owner, name = found[1], found[2]
     near = crash.near()
+    if owner == "NoneType" and crash.data.steps and (holder := _without_gradient(crash, name)):
+        return _no_gradient(holder)
     if owner == "NoneType":
         wanting = next((v for v in crash.operands if v.text == "None"), None)
         who = wanting.name if wanting else "the object"
@@ -125,12 +127,7 @@ def arguments(crash: Crash) -> Cause | None:
         return None
     found = crash.find(r"argument '(\w+)' \(position \d+\) must be Tensor, not (\w+(?:\.\w+)?)")
     if found and found[2] == "NoneType" and (holder := _without_gradient(crash)):
-        return Cause(
-            headline=f"{holder}.grad is None: nothing has a gradient for it here",
-            advice=f"what {holder} stands for took no part in this loss (a head that is not used, "
-            "a frozen layer), and zero_grad() sets gradients to None: an optimizer leaves those "
-            f"out, if {holder}.grad is None: continue",
-        )
+        return _no_gradient(holder)
     if found:
         made = crash.first_origin().told() or _made(crash)
         advice = {
@@ -193,14 +190,25 @@ def arguments(crash: Crash) -> Cause | None:
     return None
 
 
-def _without_gradient(crash: Crash) -> str:
-    """The name of a parameter whose missing gradient the failing line reads; empty for none."""
+def _without_gradient(crash: Crash, attribute: str = "") -> str:
+    """The parameter whose missing gradient, or its attribute, is read; empty for none."""
+    then = rf"\.{re.escape(attribute)}\b" if attribute else ""
     for value in crash.operands:
         if value.shape is not None and re.search(
-            rf"\b{re.escape(value.name)}\.grad\b", crash.place.code
+            rf"\b{re.escape(value.name)}\.grad\b{then}", crash.place.code
         ):
             return value.name
     return ""
+
+
+def _no_gradient(holder: str) -> Cause:
+    """A parameter that the last backward pass has given no gradient."""
+    return Cause(
+        headline=f"{holder}.grad is None: nothing has a gradient for it here",
+        advice=f"what {holder} stands for took no part in this loss (a head that is not used, "
+        "a frozen layer), and zero_grad() sets gradients to None: an optimizer leaves those "
+        f"out, if {holder}.grad is None: continue",
+    )
 
 
 def _made(crash: Crash) -> str:

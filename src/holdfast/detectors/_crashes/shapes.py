@@ -59,6 +59,8 @@ def _features(crash: Crash, layer: Value, got: int, expects: int, rows: int) -> 
             f"flattening gives {got} values, {got // expects} times as many: pool more before it, "
             f"or make the layer nn.Linear({got}, …){made}"
         )
+    elif mixed := _mixed_samples(crash, shape, expects, came):
+        advice = mixed
     elif other := other_input(crash, f"{expects} features", shape, came):
         advice = other
     else:
@@ -67,6 +69,18 @@ def _features(crash: Crash, layer: Value, got: int, expects: int, rows: int) -> 
             f"nn.Linear({got}, …){made}; else give it {expects} features"
         )
     return Cause(headline=headline, advice=advice)
+
+
+def _mixed_samples(crash: Crash, shape: tuple[int, ...], expects: int, came: str) -> str:
+    """What to do where each sample has the features expected, and the rows are not the samples."""
+    samples = len(crash.data.indices or ())
+    if len(shape) != 2 or not samples or product(shape) != samples * expects:
+        return ""
+    return (
+        f"the batch has {samples:,} sample{'s' * (samples != 1)} of {expects:,} values each, the "
+        f"input {shape[0]:,} rows{came}. Keep one row per sample there, x.flatten(1): a fixed "
+        "number of rows fits full batches alone"
+    )
 
 
 def _made_input(crash: Crash, shape: tuple[int, ...]) -> str:

@@ -65,7 +65,7 @@ def keys(crash: Crash) -> Cause | None:
     few = ", ".join((missing or unexpected)[:3])
     return Cause(
         headline=f"state of another {found[1]}: {' and '.join(kinds)} keys ({few})",
-        advice="the model was changed since it was saved: build the same one, or rename the keys"
+        advice="the model is not built as the saved one was: build the same, or rename the keys"
         + _not_strict(saved, own),
     )
 

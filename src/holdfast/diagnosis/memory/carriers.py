@@ -20,7 +20,7 @@ from .holders import Held, walk
 
 _SECOND_TIME = ("through the graph a second time", "modified by an inplace operation")
 # Steps whose losses are asked whether they lead into the step before: an error may end them soon.
-_EARLY = 3
+EARLY = 3
 
 
 @dataclass(slots=True)
@@ -89,9 +89,17 @@ class EarlyStates:
         """The named tensors of the last step that hang on a graph, while the next loss is due."""
         self._carrier: Held | None = None
 
-    def step_ended(self, step: int, frame: FrameType) -> None:
-        """A step is over: note the names that the next loss may lead to, and keep no tensor."""
-        if step < _EARLY:
+    def survived(self) -> None:
+        """An optimizer has stepped: no loss before it has ended the run."""
+        self._carrier = None
+
+    def step_ended(self, frame: FrameType, optimizers: int) -> None:
+        """A step is over: note the names that the next loss may lead to, and keep no tensor.
+
+        With optimizers that take turns the next loss is the other's: what it leads to was made in
+        this turn of the loop, and nothing carried it on.
+        """
+        if optimizers <= 1:
             named = graph_names(walk(frame))
             self.names = {n: replace(h, owner=None, value=None) for n, h in named.items()}
 

@@ -16,7 +16,7 @@ from ...records.memory import GraphChain, MemoryRanOut, ValueGrowth
 from ...run.host_memory import ran_out
 from ..training import Training
 from . import footprint, held_graphs
-from .carriers import EarlyStates
+from .carriers import EARLY, EarlyStates
 from .census import Timeline
 from .evaluation import Evaluation
 from .graphs import Markers, newest, now
@@ -89,6 +89,7 @@ class MemoryWatch:
     def step_ended(self, record: StepRecord, frame: FrameType) -> None:
         """A step is over."""
         step = record.step
+        self._early.survived()
         # One optimizer beats the time; another takes over only when it has stopped.
         other = record.opt != self._opt and step < self._step + 4
         if self._opt >= 0 and (step == self._step or other):
@@ -96,7 +97,8 @@ class MemoryWatch:
         if self._opt < 0 and self._passes > _WITHOUT:
             self._begin()
         self._opt = record.opt
-        self._early.step_ended(step, frame)
+        if step < EARLY:
+            self._early.step_ended(frame, len(self._training.optimizers()))
         self._beat(step, frame)
 
     def _beat(self, step: int, frame: FrameType) -> None:

@@ -81,11 +81,11 @@ class LineExam:
 
     def step(self, clock: LoopClock, frame: FrameType) -> bool:
         """A step is over; True when that was the last one to look at."""
-        # Nor is what other processes took a stall here.
+        # Nor is what other processes took a stall here, or a slow sample.
         wall = max(0.0, self._lines.step(clock.wall) - clock.queued)
         self._ends.append(line_of(frame))
         self._walls.append(math.inf if clock.begins else wall)
-        self._waits.append(clock.waited)
+        self._waits.append(max(0.0, clock.waited - clock.queued))
         self._busy += clock.busy
         if not clock.begins:
             typical = wall if self.purpose == "stall" else min(wall, self._times.middle)
@@ -139,6 +139,8 @@ class LineExam:
             return self._lines.profile(stalls) if stalls else None
         if self.rare:
             least = max(self._waits) / 2
+            if not least:
+                return None
             return self._lines.profile([i for i in chosen if self._waits[i] >= least])
         # Under a trace all may look like stalls.
         if len(others) > 1:
