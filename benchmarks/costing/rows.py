@@ -266,8 +266,11 @@ def transformers(steps: int, tick: Tick) -> None:
     """Transformers' Trainer, bf16 on a GPU."""
     import tempfile
 
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    # Each from where it is: what the package itself exports is all models, to pyright a long read.
+    from transformers.trainer import Trainer
+    from transformers.trainer_callback import TrainerCallback
     from transformers.trainer_pt_utils import LabelSmoother  # noqa: F401 # slow part of the import
+    from transformers.training_args import TrainingArguments
 
     net, x = _small()
 

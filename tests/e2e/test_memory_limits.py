@@ -15,6 +15,8 @@ from .conftest import TRAIN, Bench, await_line, child_of
 MIB = 2**20
 # torch itself maps some 1.2 GiB.
 LIMIT = 3_000 * MIB
+# For half as many samples, so that half as much has to be filled.
+LITTLE = 2_100 * MIB
 
 TOO_BIG = """
 import torch
@@ -88,11 +90,11 @@ def test_the_limit_of_the_process_is_named(bench: Bench, script: str, line: str,
 
 def test_a_batch_that_does_not_fit_is_split(bench: Bench):
     """Under a real limit, in a script that knows nothing of it."""
-    script = TOO_BIG.replace("200_000, 256", "100_000, 16").replace("256", "16")
+    script = TOO_BIG.replace("200_000, 256", "50_000, 16").replace("256", "16")
     process = bench.start_guarded(
         bench.write(script + "print('done', flush=True)\n"),
         options=[],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (LITTLE, LITTLE)),
     )
     seen = bench.end(process)
     assert seen.code == 0 and b"done" in seen.out, seen.told
@@ -102,7 +104,7 @@ def test_a_batch_that_does_not_fit_is_split(bench: Bench):
         Severity.WARNING,
         "split_batch",
     )
-    assert finding.evidence["samples"] == 100_000 and finding.evidence["parts"] > 1
+    assert finding.evidence["samples"] == 50_000 and finding.evidence["parts"] > 1
     assert finding.evidence["exact"] and "with the same gradients" in finding.message
     assert finding.line == next(i for i, t in enumerate(TOO_BIG.splitlines(), 1) if "model(x)" in t)
     assert not bench.record.events("holdfast_error")

@@ -20,9 +20,17 @@ import pytest
 import torch
 
 from holdfast import config
-from holdfast.boot import OWNER_VARIABLE, RESUME_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE
+from holdfast.boot import (
+    OWNER_VARIABLE,
+    RESUME_VARIABLE,
+    RUN_VARIABLE,
+    SETTINGS_VARIABLE,
+    patches,  # noqa: F401 # `begin` would import it, and the whole guard with it, in each process
+    session,
+)
 from holdfast.checkpoint.saver import Saver
 from holdfast.checkpoint.store import CheckpointStore
+from holdfast.resume import saving
 from holdfast.run import LaneReader, Run
 from holdfast.source import ownership
 from holdfast.types import Event
@@ -133,9 +141,6 @@ def _child(
             os.environ[RESUME_VARIABLE] = str(resume)
         os.chdir(script.parent)
         sys.argv, sys.path[0] = [str(script)], str(script.parent)
-        from holdfast.boot import session
-        from holdfast.resume import saving
-
         session.begin()
         # The modules of these tests, and what others before them imported, are none of the script.
         for name in ownership.user_modules():

@@ -33,6 +33,7 @@ from holdfast.resume.values.nodes import MISSING
 from holdfast.resume.values.restoring import Restoring
 
 from . import forging
+from .conftest import Bench
 
 HERE = f"{forging.__name__}:"
 
@@ -441,6 +442,14 @@ TRAINING = """
 """
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, Path, Path]:
+    """The script after its training, and a checkpoint of it."""
+    bench = Bench(tmp_path_factory.mktemp("trained"))
+    script = bench.script(TRAINING)
+    return bench, script, bench.run(script).checkpoints[0]
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("name", "value"),
@@ -452,13 +461,15 @@ TRAINING = """
         ("loader", [1, 2]),
     ],
 )
-def test_a_forged_checkpoint_ends_the_run_with_one_line(bench: Any, name: str, value: Any):
-    script = bench.script(TRAINING)
-    path = bench.run(script).checkpoints[0]
+def test_a_forged_checkpoint_ends_the_run_with_one_line(
+    trained: tuple[Bench, Path, Path], tmp_path: Path, name: str, value: Any
+):
+    bench, script, path = trained
     tree, record = load(path)
     tree["resume"]["values"]["module __main__"][name] = value
-    save(path, *flatten(tree), {key: record[key] for key in ("step", "kind", "resume")})
-    ended = bench.run(script, resume=path)
+    again = tmp_path / path.name
+    save(again, *flatten(tree), {key: record[key] for key in ("step", "kind", "resume")})
+    ended = bench.run(script, resume=again)
     assert ended.code == 2
     assert ended.out == ""
     assert "cannot resume" in ended.err

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,26 @@ def course_of(task: Task) -> Course:
     course = task.state["course"]
     assert isinstance(course, Course)
     return course
+
+
+@pytest.fixture(scope="module")
+def trained() -> list[Task]:
+    """The task of ``whole``, once a test has asked for it."""
+    return []
+
+
+@pytest.fixture
+def whole(trained: list[Task], settings_of: Any, task_of: Any, fit: Any, tmp_path: Path) -> Task:
+    """Everything at once, trained to its end: the same for all tests that only look at it."""
+    if not trained:
+        settings = settings_of(*EVERYTHING)
+        task = task_of(settings)
+        assert task.opened is not None
+        (tmp_path / "facts").mkdir()
+        task.opened(tmp_path / "facts")
+        fit(task, settings, "whole")
+        trained.append(task)
+    return trained[0]
 
 
 # ------------------------------------------------------------------ learning
@@ -118,11 +139,9 @@ def test_13_1_the_rate_is_never_0_and_every_parameter_moves(
 
 
 def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
-    settings_of: Any, task_of: Any, fit: Any
+    whole: Task, settings_of: Any, task_of: Any, fit: Any
 ) -> None:
     settings = settings_of(*EVERYTHING)
-    whole = task_of(settings)
-    fit(whole, settings, "whole")
     cut = task_of(settings)
     plain = cut.stepped
     assert plain is not None
@@ -215,16 +234,8 @@ def test_13_8_fast_weights_change_and_only_plasticity_changes_them(
 # ------------------------------------------------------------------ tasks in turn
 
 
-def test_13_10_tasks_differ_and_the_matrix_is_whole(
-    settings_of: Any, task_of: Any, fit: Any, tmp_path: Any
-) -> None:
-    settings = settings_of(*EVERYTHING)
-    task = task_of(settings)
-    assert task.opened is not None
-    (tmp_path / "facts").mkdir()
-    task.opened(tmp_path / "facts")
-    fit(task, settings)
-    course = course_of(task)
+def test_13_10_tasks_differ_and_the_matrix_is_whole(whole: Task) -> None:
+    course = course_of(whole)
     assert course.task == 2
     assert course.scores.after.isfinite().all()
     assert course.scores.untrained.isfinite().all()
