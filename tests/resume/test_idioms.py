@@ -180,6 +180,23 @@ for epoch in range(3):
     print(epoch, d.item())
 told(G, D)
 """,
+    "class_constants": """
+class Agent:
+    EPS = (0.9, 0.05, (600, "linear"))
+    SEEN = 0
+    def eps(self):
+        Agent.SEEN += 1
+        a, b, k = self.EPS
+        return b + (a - b) * 0.99 ** Agent.SEEN
+agent, train, model = Agent(), DataLoader(data(96), batch_size=16, shuffle=True), net()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-1)
+for epoch in range(3):
+    for x, y in train:
+        loss = nn.functional.cross_entropy(model(x + agent.eps() * torch.randn(6)), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+print(Agent.SEEN, Agent.EPS)
+told(model)
+""",
 }
 
 

@@ -65,7 +65,7 @@ def fill_object(target: Any, node: Node, path: str, value: Value) -> None:
             except AttributeError:
                 old = MISSING
         new = value(old, item, f"{path}.{name}")
-        if new is old:
+        if _stays(old, new):
             continue
         admitted.check_attribute(target, name, path)
         if place is not None:
@@ -138,7 +138,7 @@ def _fill_attributes(live: Any, items: Any, path: str, value: Value) -> None:
             admitted.check_attribute(live, name, path)
         old = own.get(name, MISSING)
         new = value(old, item, f"{path}.{name}")
-        if new is old:
+        if _stays(old, new):
             continue
         admitted.check_attribute(live, name, path)
         if callable(new) and not isinstance(new, nn.Module):
@@ -233,7 +233,7 @@ def fill_class(live: Any, node: Node, path: str, value: Value) -> None:
         old = vars(live).get(name, MISSING)
         old = old.__func__ if isinstance(old, staticmethod | classmethod) else old
         new = value(old, item, f"{path}.{name}")
-        if new is old:
+        if _stays(old, new):
             continue
         data = type(new) in SCALARS or isinstance(new, list | dict | set | Tensor)
         if not data or not admitted.is_name(name) or admitted.is_code(admitted.static(live, name)):
