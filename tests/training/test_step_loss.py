@@ -234,4 +234,5 @@ def test_a_pass_on_a_cpu_runs_as_it_is() -> None:
     graphs, net = Graphs(), model()
     assert graphs.run(lambda x: (net(x),), [torch.ones(2, 4)], [net], carries=1) is None
     assert graphs.reason == "it is not on a GPU" and not graphs.failed
-    assert step_loss._why_never(None, Place(torch.device("cuda"), world=2)).startswith("2 ranks")  # type: ignore[arg-type]
+    place, eager = Place(torch.device("cuda"), world=2), None
+    assert step_loss._why_never(eager, place).startswith("2 ranks")  # type: ignore[arg-type]
