@@ -31,7 +31,7 @@ def kept_step(run: Path) -> int | None:
     return None if found is None else int(found.record.get("steps", found.step))
 
 
-def told(run: Path) -> tuple[str, str]:
+def reported(run: Path) -> tuple[str, str]:
     """The message and the advice of the first finding."""
     try:
         groups = summarize(Run.open(run)).finding_groups
@@ -45,7 +45,7 @@ def told(run: Path) -> tuple[str, str]:
 
 def block(answer: dict[str, Any], run: Path) -> tuple[str, bool | None]:
     """What was said of one script beside its answer; whether its state was kept, if it had one."""
-    message, advice = told(run)
+    message, advice = reported(run)
     steps, kept = int(answer["steps"]), kept_step(run)
     state = None if not steps or not answer["exception"] else kept == steps
     where = f"{answer.get('file') or answer['script']}:{answer['line']}"

@@ -80,26 +80,28 @@ def compare(case: Case, kinds: dict[str, Path | None], seconds: float, runs: int
             plain.append(run(case, None, seconds, steps if cut else 0)[0])
         for name, src in kinds.items():
             spent[name].append(run(case, src, seconds, steps if cut else 0)[0])
-    told = f"| {case.name} | {steps}{' of more' if cut else ''} | {min(plain):.2f}"
-    return f"{told} | {' | '.join(f'{min(s) / min(plain) - 1.0:+.1%}' for s in spent.values())} |"
+    reported = f"| {case.name} | {steps}{' of more' if cut else ''} | {min(plain):.2f}"
+    return (
+        f"{reported} | {' | '.join(f'{min(s) / min(plain) - 1.0:+.1%}' for s in spent.values())} |"
+    )
 
 
 def closing(lines: Sequence[str], kinds: Sequence[str]) -> list[str]:
     """How what is added is spread over the scripts, for each kind of run."""
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines]
     rows = [row for row in rows if len(row) == 3 + len(kinds)]
-    told = [""]
+    reported = [""]
     for place, kind in enumerate(kinds):
         more = sorted((float(row[3 + place].rstrip("%")), row[0]) for row in rows)
         if more:
             shares = [share for share, _ in more]
             nine = shares[max(0, -(-9 * len(shares) // 10) - 1)]
             worst = ", ".join(f"{name.split('/')[1]} {share:+.0f}" for share, name in more[-10:])
-            told.append(
+            reported.append(
                 f"{kind}: {len(shares)} scripts, median {statistics.median(shares):+.1f} %, "
                 f"nine in ten at most {nine:+.1f} %; the ten worst: {worst}."
             )
-    return told
+    return reported
 
 
 def main() -> None:

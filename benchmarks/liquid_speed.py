@@ -57,7 +57,7 @@ def measured(args: argparse.Namespace, part: str, phase: str, mode: str) -> dict
     if part == "bare":
         settings = settings_of(preset, args.set)
         tokens = settings.train.data.batch * settings.data.sequence_length
-        return bare(settings, DEVICE, **steps).told(tokens, "tokens")
+        return bare(settings, DEVICE, **steps).reported(tokens, "tokens")
     if part == "long":
         return {
             f"T = {tokens}": training(settings_of(preset, long(tokens) + more), DEVICE, **steps)
@@ -99,8 +99,8 @@ def main() -> int:
             text = json.dumps(found, default=str)
             print(f"phase {phase} {part} {mode} {args.kernels} {took:.0f} s: {text}", flush=True)
         except Exception:
-            told = traceback.format_exc(limit=-4)[-2500:]
-            print(f"phase {phase} {part} {mode}: {told}", flush=True)
+            reported = traceback.format_exc(limit=-4)[-2500:]
+            print(f"phase {phase} {part} {mode}: {reported}", flush=True)
     print(*faults(), sep="\n", flush=True)
     return 0
 

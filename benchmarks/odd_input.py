@@ -60,11 +60,11 @@ def main() -> None:
             row(part, list(carry_out(part, work, given.first, given.every)))
             for part in given.part or PARTS
         ]
-    told = "\n".join([f"{hardware()}, {date.today()}", "", HEAD, *rows])
-    print(told)
+    reported = "\n".join([f"{hardware()}, {date.today()}", "", HEAD, *rows])
+    print(reported)
     if given.output:
         with given.output.open("a") as file:
-            file.write(f"{told}\n")
+            file.write(f"{reported}\n")
 
 
 HEAD = (

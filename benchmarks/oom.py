@@ -14,7 +14,7 @@ the gradients with enough memory are from those in fp32, which is the noise of t
 time of the same steps with enough memory, tries that failed included, ``steady`` that of the last
 steps alone. ``parts`` is what batches were split into in the end, ``again`` how many steps were
 skipped and made again. Forms with dropout draw other masks in parts and those with BatchNorm
-normalise by part, so their gradients differ, and ``told`` says that holdfast said so.
+normalise by part, so their gradients differ, and ``reported`` says that holdfast said so.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, Tensor
 
 from holdfast.boot import patches
 from holdfast.config import Settings, WatcherSettings
-from holdfast.faults._budget import Budget
+from holdfast.faults._budget import MemoryBudget
 from holdfast.guard.engine import Engine
 from holdfast.records import Kind
-from holdfast.run import Table
+from holdfast.run import RowTable
 
 STEPS = 8
 LIMITS = (95, 90, 70, 50, 35)
@@ -256,9 +256,9 @@ class Recorder:
     def batch(self, data: dict[str, Any]) -> None:
         """Not of interest."""
 
-    def table(self, name: str, columns: list[str]) -> Table:
+    def table(self, name: str, columns: list[str]) -> RowTable:
         """Rows go nowhere."""
-        return Table(self.ring, 16, columns)  # type: ignore[arg-type]
+        return RowTable(self.ring, 16, columns)  # type: ignore[arg-type]
 
     def orders(self) -> list[dict[str, Any]]:
         """None."""
@@ -355,7 +355,7 @@ def _loader(text: bool, size: Size) -> DataLoader[Any]:
 def limited(device: str, limit: float | None) -> Iterator[Callable[[], int]]:
     """Memory of the device for a block; gives the peak so far."""
     if device == "cpu":
-        with Budget(limit or float("inf")) as budget:
+        with MemoryBudget(limit or float("inf")) as budget:
             yield lambda: budget.peak
         return
     gc.collect()
@@ -378,8 +378,10 @@ def row(form: Form, percent: int, limited_run: Run, reference: Run, noise: str) 
     splits = [data for kind, _, data in limited_run.events if kind == "batch_split"]
     again = sum(kind == "lost_step" for kind, _, _ in limited_run.events)
     failed = [data for kind, _, data in limited_run.events if kind == "holdfast_error"]
-    told = splits[-1] if splits else {}
-    said = "exact" if told.get("exact") else told.get("why") or told.get("refused") or "-"
+    reported = splits[-1] if splits else {}
+    said = (
+        "exact" if reported.get("exact") else reported.get("why") or reported.get("refused") or "-"
+    )
     if limited_run.error or failed:
         said = limited_run.error or f"{failed[0]['where']}: {failed[0]['error']}"
     survived = not limited_run.error and len(limited_run.gradients) == len(reference.gradients)
@@ -393,7 +395,7 @@ def row(form: Form, percent: int, limited_run: Run, reference: Run, noise: str) 
         f"{away:.1e}{noise}",
         f"{ratio:.2f}",
         f"{steady:.2f}",
-        str(told.get("parts", "-")),
+        str(reported.get("parts", "-")),
         str(again),
         said,
     ]

@@ -206,7 +206,7 @@ def _together(
 # ---------------------------------------------------------------------- tables
 
 
-def told(seconds: float) -> str:
+def reported(seconds: float) -> str:
     """A time as people read it."""
     if seconds < 1e-3:
         return f"{1e6 * seconds:.0f} µs"
@@ -225,10 +225,10 @@ def tables(machine: Machine, sizes: Sequence[int] = SIZES) -> str:
         full = polling_load(n, machine)
         cells = [
             f"{n:,}", f"{100 * full:.1f} %",
-            told(event_seconds(n, machine)) if full < 1 else "never: the store is full",
-            told(reduce_seconds(n, machine)), told(ring_seconds(n, machine)),
-            told(pause_seconds(n, machine)), told(write_seconds(n, machine)),
-            told(rendezvous_seconds(n, machine)), told(restart_seconds(n, machine)),
+            reported(event_seconds(n, machine)) if full < 1 else "never: the store is full",
+            reported(reduce_seconds(n, machine)), reported(ring_seconds(n, machine)),
+            reported(pause_seconds(n, machine)), reported(write_seconds(n, machine)),
+            reported(rendezvous_seconds(n, machine)), reported(restart_seconds(n, machine)),
             f"{best_interval(n, machine) / 60:.1f} min", f"{100 * lost_share(n, machine):.2f} %",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
@@ -245,7 +245,7 @@ def checks(rates: dict[int, float], reductions: dict[int, float]) -> str:
     hop = reductions[2] / 2
     for ranks, seconds in reductions.items():
         model = reduce_seconds(ranks, Machine(hop=hop))
-        lines.append(_row(f"gloo all-reduce, {ranks} ranks", seconds, model, told))
+        lines.append(_row(f"gloo all-reduce, {ranks} ranks", seconds, model, reported))
     return "\n".join(lines)
 
 

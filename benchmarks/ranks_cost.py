@@ -127,12 +127,12 @@ def table(found: dict[str, dict[str, list[float]]]) -> list[str]:
         for variant in ("plain", "again", "guarded"):
             line = f"| {depth} × {width}, batch {batch} | {form} | {variant} |"
             for kind in ("", " cpu"):
-                mine, plain = times[variant + kind], times["plain" + kind]
-                ratios = [one / other for one, other in zip(mine, plain, strict=True)]
+                own, plain = times[variant + kind], times["plain" + kind]
+                ratios = [one / other for one, other in zip(own, plain, strict=True)]
                 low, middle, high = statistics.quantiles(ratios, n=4)
-                line += f" {statistics.median(mine) * 1e3:.2f} |"
-                told = f" {middle:.3f} | {low:.3f} to {high:.3f} |"
-                line += told if variant != "plain" else " | |"
+                line += f" {statistics.median(own) * 1e3:.2f} |"
+                reported = f" {middle:.3f} | {low:.3f} to {high:.3f} |"
+                line += reported if variant != "plain" else " | |"
             lines.append(line)
     return lines
 

@@ -96,9 +96,9 @@ def work(about: argparse.Namespace) -> None:
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.mul_(25.0)
-    told = {"weights": before, "syncs": dict(syncs.found), "loss": losses[-1].item()}
-    told["worst"] = max(loss.item() for loss in losses[DAMAGED:])
-    print("told " + json.dumps(told), flush=True)
+    reported = {"weights": before, "syncs": dict(syncs.found), "loss": losses[-1].item()}
+    reported["worst"] = max(loss.item() for loss in losses[DAMAGED:])
+    print("told " + json.dumps(reported), flush=True)
     dist.destroy_process_group()
 
 
@@ -116,7 +116,7 @@ def start(form: str, device: str, folder: Path, *, guarded: bool) -> subprocess.
     )
 
 
-def told_by(run: subprocess.Popen[str]) -> dict[str, Any]:
+def reported_by(run: subprocess.Popen[str]) -> dict[str, Any]:
     out, _ = run.communicate(timeout=100)
     lines = [line[5:] for line in out.splitlines() if line.startswith("told ")]
     if not lines:
@@ -132,8 +132,8 @@ def judge(form: str, device: str, folder: Path) -> bool:
     began = time.monotonic()
     runs = {kind: start(form, device, folder, guarded=kind == "guarded")
             for kind in ("plain", "guarded")}  # fmt: skip
-    told = {kind: told_by(run) for kind, run in runs.items()}
-    plain, guarded = told["plain"], told["guarded"]
+    reported = {kind: reported_by(run) for kind, run in runs.items()}
+    plain, guarded = reported["plain"], reported["guarded"]
     run = Run.open(folder / form)
     events = [event for lane in run.lanes() for event in LaneReader(run, lane).read().events]
     errors = [event.data for event in events if event.kind == "holdfast_error"]

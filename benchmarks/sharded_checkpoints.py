@@ -26,7 +26,7 @@ from holdfast.checkpoint.file import load, save
 from holdfast.checkpoint.record import verify
 from holdfast.checkpoint.sharded.agreement import Ranks
 from holdfast.checkpoint.sharded.loading import load_folder
-from holdfast.checkpoint.sharded.places import Place
+from holdfast.checkpoint.sharded.places import PartPlace
 from holdfast.checkpoint.sharded.saving import Share, save_share, share_of
 from holdfast.checkpoint.tree import flatten
 
@@ -46,13 +46,13 @@ print(time.perf_counter() - began, memory("VmHWM:") - before)
 """
 
 
-def _state(rank: int, world: int, megabytes: int) -> tuple[dict[str, Any], dict[str, Place]]:
+def _state(rank: int, world: int, megabytes: int) -> tuple[dict[str, Any], dict[str, PartPlace]]:
     """The part of one rank: weights and the moments of Adam, sharded by rows."""
     rows = megabytes * 2**20 // (3 * _LAYERS * 4 * 1024)
     share = -(-rows // world)
     begin = min(rank * share, rows)
     size = min(share, rows - begin)
-    place = Place((rows, 1024), (begin, 0), (size, 1024))
+    place = PartPlace((rows, 1024), (begin, 0), (size, 1024))
     weights = {f"{i}": torch.randn(size, 1024) for i in range(_LAYERS)}
     moments = {
         i: {"exp_avg": torch.randn(size, 1024), "exp_avg_sq": torch.rand(size, 1024)}
@@ -114,7 +114,7 @@ def _measure(world: int, megabytes: int, repeats: int) -> None:
         half = _state(0, 2, megabytes)[1]
 
         def one_of_two() -> None:
-            load_folder(path, place=lambda name, shape: half.get(name) or Place.whole(shape))
+            load_folder(path, place=lambda name, shape: half.get(name) or PartPlace.whole(shape))
 
         print(f"load, one rank of two      {_median(one_of_two, repeats):.2f} s")
         target = Path(folder) / "all.safetensors"

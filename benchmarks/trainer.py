@@ -34,9 +34,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from workloads import GPT
 
 from holdfast.config import from_dict
-from holdfast.training import Place, Trainer, TrainSettings
+from holdfast.training import ProcessDevice, Trainer, TrainSettings
 from holdfast.training.demo import RECIPE, DemoSettings
-from holdfast.training.loop.progress import Lines
+from holdfast.training.loop.progress import PlainLines
 
 Loss = Callable[[nn.Module, Any], Tensor]
 
@@ -69,7 +69,7 @@ def _mlp() -> tuple[nn.Module, Loss, Dataset[Any]]:
 
 def _gru() -> tuple[nn.Module, Loss, Dataset[Any]]:
     torch.manual_seed(0)
-    task = RECIPE.build(DemoSettings(), Place(torch.device("cpu"), rank=1))
+    task = RECIPE.build(DemoSettings(), ProcessDevice(torch.device("cpu"), rank=1))
     return task.model, task.loss, task.train  # type: ignore[return-value]
 
 
@@ -169,7 +169,7 @@ def trained(
             data,
             settings=settings,
             run_dir=f"{folder}/run",
-            progress=Lines(io.StringIO(), 10, 5.0),
+            progress=PlainLines(io.StringIO(), 10, 5.0),
             stepped=stepped,
         ).fit()
     measured = stamps[work.warm - 1 :]

@@ -81,8 +81,8 @@ def healthy(count: int, *, start: int = 0, seed: int = 0) -> Any:
     rows["guard"] = 5e-5
     rows["rss"] = 5e8
     # A scale that fits every loss from here to the end of a long run.
-    rows["loss_usual"], rows["loss_limit"] = 1.0, 10.0
-    rows["norm_usual"], rows["norm_limit"] = 1.5, 15.0
+    rows["loss_baseline"], rows["loss_limit"] = 1.0, 10.0
+    rows["norm_baseline"], rows["norm_limit"] = 1.5, 15.0
     rows["clip"] = 1
     rows["batch"] = noise.integers(0, 1 << 24, count)
     return rows
@@ -117,7 +117,7 @@ def record(
 ) -> None:
     """Write one lane of a run as a training and its parent would: rows, events, findings."""
     rank = rank_of(lane)
-    told = [
+    reported = [
         _event("start", rank, 0, pid=1, rank=rank, world=1, torch="2.13.0", device="cpu"),
         _event("optimizer", rank, 0, opt=0, cls="AdamW", how="fused", why="it can",
                layers=["encoder.weight", "head.bias"], buffers=["bn.running_mean"]),
@@ -125,17 +125,17 @@ def record(
     ]  # fmt: skip
     if end:
         skipped = int((rows["skipped"] > 0).sum())
-        told.append(_event("end", rank, len(rows), steps=len(rows), skipped=skipped))
+        reported.append(_event("end", rank, len(rows), steps=len(rows), skipped=skipped))
     rows = repack_fields(rows)  # a selection of columns keeps the gaps of the others
     form = [[name, rows.dtype[name].str] for name in rows.dtype.names]
     records = [(DECLARATION, encode({"id": FIRST_ROW, "table": "steps", "dtype": form}))]
-    records += [(EVENT, encode(event.to_dict())) for event in told]
+    records += [(EVENT, encode(event.to_dict())) for event in reported]
     records += [(EVENT + 1, encode(batch)) for batch in batches]
     records += [(FIRST_ROW, row.tobytes()) for row in rows]
     writer = LaneWriter(run, lane)
     writer.take(records)
     judge = Judge(rank=rank)
-    judge.feed(rows, told, list(batches))
+    judge.feed(rows, reported, list(batches))
     judge.close()
     writer.write_findings(judge.findings)
     writer.close()

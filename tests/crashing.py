@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from holdfast.detectors._crashes import Cause, Crash, explain
+from holdfast.detectors._crashes import Crash, CrashCause, explain
 from holdfast.diagnosis.crash import exception
 from holdfast.records.crash import RaisedException
 from holdfast.run import encode
@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 """
 
 
-def crash(folder: Path, script: str) -> tuple[Crash, Cause]:
+def crash(folder: Path, script: str) -> tuple[Crash, CrashCause]:
     """Run a script to its exception and explain what another process reads of it."""
     path = folder / "train.py"
     text = HEAD + textwrap.dedent(script)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.detectors._line_examples import FILE, PACE, Places, called, timed_lines
+from holdfast.detectors._line_examples import FILE, PACE, NumberedLines, called, timed_lines
 from holdfast.records import Kind
 from holdfast.records.lines import ReadingLine, TensorReads, TimedLoader
 from holdfast.records.times import Recompiled
@@ -52,13 +52,17 @@ def slower(seconds: float = 0.0035, **more: Any):
 
 def reads(**more: Any):
     """Line 57 reads 64 numbers in each step."""
-    places = Places({})
+    places = NumberedLines({})
     read = ReadingLine(
         path=(places(57),), function="f", read="item", direct=True, count=64,
         seconds=0.0001, loop_seconds=0.0009,
     )  # fmt: skip
     record = TensorReads(
-        reads=(read.replace(**more),), models=1.0, step_seconds=0.003, times=PACE, **places.told()
+        reads=(read.replace(**more),),
+        models=1.0,
+        step_seconds=0.003,
+        times=PACE,
+        **places.reported(),
     )
     return plain(record, {})
 
@@ -74,7 +78,7 @@ def compiled(**more: Any):
 
 def loader(slowest: Any = (None, 0.004), samples: int = 1, **more: Any):
     """Line 7 of a dataset keeps two workers busy."""
-    places = Places({})
+    places = NumberedLines({})
     record = TimedLoader(
         rare=False,
         times=PACE.replace(waiting=0.6),
@@ -88,6 +92,6 @@ def loader(slowest: Any = (None, 0.004), samples: int = 1, **more: Any):
         lines=(places.line(7, 0.003, mark="fetch"), places.line(8, 0.001, mark="fetch")),
         asks=places.line(50, 0.0, hits=0.0),
         may_fetch=False,
-        **places.told(),
+        **places.reported(),
     )
     return plain(record, more)

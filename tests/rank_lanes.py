@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.detectors._ranks import Lane
+from holdfast.detectors._ranks import RankLane
 from holdfast.types import Event, Finding, Severity
 
 LAYERS = ["0.weight", "0.bias", "2.weight"]
@@ -53,7 +53,7 @@ def lane(
     findings: Sequence[Finding] = (),
     weights: Any = None,
     layers: Any = None,
-) -> Lane:
+) -> RankLane:
     """A healthy rank under DDP: data of its own, gradients and weights of all."""
     noise = np.random.default_rng(rank)
     rows = np.zeros(count, dtype=[("step", "<i8"), ("time", "<f8"),
@@ -70,7 +70,7 @@ def lane(
         rows[name] = values
     steps = range(0, count, 64)
     sums = np.random.default_rng(5).integers(0, 1 << 24, (len(steps), len(LAYERS)))
-    return Lane(
+    return RankLane(
         name=f"r{rank}",
         rank=rank,
         rows=rows,

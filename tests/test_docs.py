@@ -35,10 +35,10 @@ def test_every_rule_and_action_of_the_policy_is_explained(tmp_path: Path) -> Non
     section = GUIDE.partition("## Policy")[2].partition("\n## ")[0]
     for rule in DEFAULTS:
         (row,) = [line for line in section.splitlines() if f"`{rule.on}`" in line and "|" in line]
-        told = row.split("|")
-        assert told[2].strip() == ", ".join(f"`{action}`" for action in rule.do)
-        assert told[3].split()[0] == str(rule.budget)
-        assert ("20 steps apart" in told[3]) == (rule.cooldown == 20)
+        reported = row.split("|")
+        assert reported[2].strip() == ", ".join(f"`{action}`" for action in rule.do)
+        assert reported[3].split()[0] == str(rule.budget)
+        assert ("20 steps apart" in reported[3]) == (rule.cooldown == 20)
     for action in get_args(Action):
         assert f"\n| `{action}` | " in section
     (example,) = re.findall(r"```yaml\n(.*?)```", section, re.S)
@@ -138,8 +138,8 @@ def test_the_page_on_cost_has_the_guard_cost_of_the_result_files() -> None:
     for name in ("detection_cpu_2026-11-16", "detection_cpu_arm_2026-11-16"):
         path = f"benchmarks/results/{name}.md"
         cells = [line.split(" | ") for line in (ROOT / path).read_text().splitlines()]
-        told = [row for row in cells if len(row) == 12 and re.fullmatch(r"[\d.]+%", row[10])]
-        groups = [told, [row for row in told if row[1] == "silence"]]
+        reported = [row for row in cells if len(row) == 12 and re.fullmatch(r"[\d.]+%", row[10])]
+        groups = [reported, [row for row in reported if row[1] == "silence"]]
         costs = [[float(row[10][:-1]) for row in group] for group in groups]
         numbers = [f"{of(group):.1f} %" for group in costs for of in (statistics.median, max)]
-        assert f"| {len(told)} | {' | '.join(numbers)} | [table](../{path}) |" in page
+        assert f"| {len(reported)} | {' | '.join(numbers)} | [table](../{path}) |" in page

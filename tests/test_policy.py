@@ -174,13 +174,13 @@ def test_other_settings_take_actions_away_and_that_is_said(override, code, do, w
 
 
 def test_the_lines_tell_every_rule_once():
-    told = policy().lines()
-    assert told[0] == "NUM001, NUM002: skip (stop after 1000 times in a row)"
+    reported = policy().lines()
+    assert reported[0] == "NUM001, NUM002: skip (stop after 1000 times in a row)"
     assert (
         "OPT001: rollback (stop after 3 times without 1000 good steps between; 20 steps apart)"
-        in told
+        in reported
     )
-    assert told[-1] == "everything else: observe"
+    assert reported[-1] == "everything else: observe"
     assert policy("policy=observe").lines()[0].endswith("OPT003: observe")
     assert "NUM003: stop" in policy("policy.NUM003=stop").lines()
 

@@ -11,8 +11,8 @@ from holdfast.suspicion import LOSS, DamageWatch
 
 def row(loss: float, usual: float, *, high: bool = False) -> dict[str, float]:
     outlier = float(LOSS if high else 0)
-    limits = {"loss_limit": 2 * usual, "norm_usual": 1.0}
-    return {"loss": loss, "loss_usual": usual, "outlier": outlier, "param_bad": 0.0, **limits}
+    limits = {"loss_limit": 2 * usual, "norm_baseline": 1.0}
+    return {"loss": loss, "loss_baseline": usual, "outlier": outlier, "param_bad": 0.0, **limits}
 
 
 @pytest.mark.parametrize("before", [1.0, math.nan])

@@ -35,7 +35,7 @@ def test_a_new_one_passes(version, found):
 
 
 @pytest.mark.parametrize("found", ["2.10.1+cpu", "2.9", "1.13.1"])
-def test_an_old_one_is_told_with_the_one_needed(version, found):
+def test_an_old_one_is_reported_with_the_one_needed(version, found):
     version(found)
     with pytest.raises(HoldfastError, match=r"torch .* is installed, holdfast needs 2\.11 or"):
         check_torch()
@@ -103,5 +103,5 @@ def test_a_script_whose_own_torch_is_too_old_runs_unguarded(version, capsys):
     version("2.10.1+cpu")
     session.begin()
     assert session.current() is None
-    told = f"holdfast: could not start ({TOO_OLD}); the script runs unguarded\n"
-    assert capsys.readouterr().err == told
+    reported = f"holdfast: could not start ({TOO_OLD}); the script runs unguarded\n"
+    assert capsys.readouterr().err == reported

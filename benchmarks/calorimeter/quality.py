@@ -26,7 +26,7 @@ from holdfast_models.xec.data import synthetic
 from holdfast_models.xec.evaluation.regression_metrics import opening_angle
 from holdfast_models.xec.evaluation.resolution import bootstrap_error
 from holdfast_models.xec.evaluation.ridge import Ridge, arrival_times
-from holdfast_models.xec.evaluation.scoring import Scores, score_hidden
+from holdfast_models.xec.evaluation.scoring import PredictorScores, score_hidden
 from holdfast_models.xec.model.fillings import baselines
 from holdfast_models.xec.objectives.reconstruction import ReconstructionObjective
 from holdfast_models.xec.predictions.columns import physical
@@ -175,7 +175,7 @@ def inpainter(args: argparse.Namespace) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def filled(task: Task, settings: Any, events: Mapping[str, Tensor]) -> Scores:
+def filled(task: Task, settings: Any, events: Mapping[str, Tensor]) -> PredictorScores:
     """All hidden sensors: what they measured and what was made of it."""
     objective = cast(ReconstructionObjective, make_objective(task.model, settings))
     model = task.model.to(DEVICE).eval()
@@ -203,7 +203,7 @@ def pretrain(args: argparse.Namespace) -> dict[str, Any]:
     tries = itertools.product(
         map(int, args.labels.split(",")), range(args.seeds), ("fresh", "pretrained")
     )
-    for labels, seed, begun in tries:
+    for labels, seed, started in tries:
         some = {name: value[:labels] for name, value in train.items()}
         given = [
             *args.set, f"train.seed.seed={seed}",
@@ -213,7 +213,7 @@ def pretrain(args: argparse.Namespace) -> dict[str, Any]:
         ]  # fmt: skip
         run = settings_of("reg", args.size, given)
         task = task_of(run, some, test)
-        if begun == "pretrained":
+        if started == "pretrained":
             task.model.encoder.load_state_dict(encoder)  # type: ignore[union-attr]
         with tempfile.TemporaryDirectory() as folder:
             fit(task, run, Path(folder) / "run")
@@ -222,7 +222,7 @@ def pretrain(args: argparse.Namespace) -> dict[str, Any]:
             name: resolution(columns, quantity, unit)[0]
             for name, (quantity, unit, _) in RESOLUTIONS.items()
         }
-        found["rows"].append({"labels": labels, "seed": seed, "begun": begun, **row})
+        found["rows"].append({"labels": labels, "seed": seed, "begun": started, **row})
         log(json.dumps(found["rows"][-1]))
     return found
 

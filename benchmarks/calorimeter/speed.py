@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from xec_blocks import alone
 
-from holdfast.training import MappedTensors, Place, Task, Trainer, write_tensors
+from holdfast.training import MappedTensors, ProcessDevice, Task, Trainer, write_tensors
 from holdfast.training.data.loading import make_loader
 from holdfast.training.data.transfer import Transfer
 from holdfast_models.step_times import StepWatch, step_times
@@ -42,9 +42,9 @@ def rates(args: argparse.Namespace) -> dict[str, Any]:
             torch.compiler.reset()
             settings = settings_of(kind, args.size, args.set)
             work = Steps(settings, task_of(settings, events), rows, mode)
-            told = step_times(work.step, DEVICE, steps=args.steps).told(batch, "events")
-            found[f"{kind}, compile {mode}"] = told
-            log(f"{kind} {mode}: {told}")
+            reported = step_times(work.step, DEVICE, steps=args.steps).reported(batch, "events")
+            found[f"{kind}, compile {mode}"] = reported
+            log(f"{kind} {mode}: {reported}")
             show_busiest(work.step, args.top)
     return found
 
@@ -65,10 +65,10 @@ def steps(args: argparse.Namespace) -> dict[str, Any]:
         all_warm(args.together)
         with alone():
             bare = step_times(work.step, DEVICE, steps=max(10, args.steps // 4))
-            log(f"{kind} bare: {bare.told(args.batch, 'events')}")
+            log(f"{kind} bare: {bare.reported(args.batch, 'events')}")
             with work.guarded():
                 whole = step_times(work.step, DEVICE, steps=args.steps, warmup=10)
-            found[kind] = whole.told(args.batch, "events", bare)
+            found[kind] = whole.reported(args.batch, "events", bare)
             log(f"{kind}: {found[kind]}")
             show_busiest(work.step, args.top)
     return found
@@ -98,14 +98,14 @@ def trained(args: argparse.Namespace) -> dict[str, Any]:
         with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
             task.stepped = Turn(kind, args, stack, watch).stepped
             result = Trainer.of(task, settings.train, run_dir=Path(folder) / "run", name="x").fit()
-        found[kind] = told(watch, args)
+        found[kind] = reported(watch, args)
         found[kind] |= {"skipped": result.skipped, "s to compile": result.compile_seconds}
         log(result.report[:1500])
     return found
 
 
-def told(watch: StepWatch, args: argparse.Namespace) -> dict[str, Any]:
-    return watch.times.told(args.batch, "events")
+def reported(watch: StepWatch, args: argparse.Namespace) -> dict[str, Any]:
+    return watch.times.reported(args.batch, "events")
 
 
 class Repeated:
@@ -136,7 +136,7 @@ class Turn:
             self._stack.enter_context(alone())
         self._watch.look(step)
         if step == self._watch.last:  # before checkpoint and report, which take a while
-            log(f"{self._kind}: {told(self._watch, self._args)}")
+            log(f"{self._kind}: {reported(self._watch, self._args)}")
             self._stack.close()
 
 
@@ -171,7 +171,7 @@ def data(args: argparse.Namespace) -> dict[str, Any]:
 def loading_rate(dataset: CachedEvents, settings: Any, workers: int, epochs: int) -> float:
     """Random batches through pinned memory and a stream of their own; unpacked on the device."""
     loader = make_loader(
-        dataset, settings.train.data, Place(DEVICE), train=True, seed=0, workers=workers
+        dataset, settings.train.data, ProcessDevice(DEVICE), train=True, seed=0, workers=workers
     )
     transfer, count, began = Transfer(DEVICE), 0, 0.0
     for epoch in range(epochs + 1):

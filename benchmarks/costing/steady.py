@@ -55,10 +55,12 @@ class Steady:
     """Microseconds of each part."""
 
     @classmethod
-    def read(cls, told: dict[str, Any]) -> Steady:
+    def read(cls, reported: dict[str, Any]) -> Steady:
         """From what ``asdict`` made of it."""
-        paired: dict[str, Any] = {name: Paired(**told[name]) for name in ("added", "again", "cpu")}
-        return cls(**told | paired)
+        paired: dict[str, Any] = {
+            name: Paired(**reported[name]) for name in ("added", "again", "cpu")
+        }
+        return cls(**reported | paired)
 
 
 class Blocks:

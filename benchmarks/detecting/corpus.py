@@ -34,12 +34,12 @@ REGRESSION, FIRST_CONTACT = "regression", "first contact"
 STATUSES = (FIRST_CONTACT, REGRESSION)
 
 CATEGORIES = {
-    "tensors_pile_up": "MEM001",
-    "graph_kept": "MEM002",
+    "tensor_leak": "MEM001",
+    "graph_leak": "MEM002",
     "state_not_detached": "MEM003",
     "eval_with_graph": "MEM004",
-    "host_growth": "MEM005",
-    "worker_growth": "MEM006",
+    "object_leak": "MEM005",
+    "worker_leak": "MEM006",
     "input_bound": "TPT001",
     "host_sync": "TPT002",
     "recompile": "TPT003",
@@ -147,8 +147,8 @@ def status_of(folder: Path) -> str:
 
 def ranks_of(folder: Path) -> int:
     """How many processes its scripts are started in."""
-    told = _RANKS_LINE.search(_about(folder))
-    return int(told[1]) if told else 1
+    reported = _RANKS_LINE.search(_about(folder))
+    return int(reported[1]) if reported else 1
 
 
 def _about(folder: Path) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.detectors import ALL, Detector
 from holdfast.detectors.judge import Judge
 from holdfast.errors import HoldfastError
-from holdfast.faults.running import LIMIT, Ended, run_guarded
+from holdfast.faults.running import LIMIT, ProcessEnd, run_guarded
 from holdfast.report import FindingGroup, replay, summarize
 from holdfast.run import LaneData, Run, read_run
 
@@ -96,7 +96,7 @@ def _launcher(ranks: int) -> list[str]:
     return words if ranks > 1 else []
 
 
-def read_trial(name: str, path: Path, ended: Ended) -> Trial:
+def read_trial(name: str, path: Path, ended: ProcessEnd) -> Trial:
     """What a run folder holds; a script that never trained leaves none."""
     bare = Trial(
         name=name,

@@ -93,7 +93,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank = dist.get_rank()
-    mine = rank == args.rank
+    own = rank == args.rank
     torch.manual_seed(0)
     model: nn.Module = nn.Sequential(nn.Linear(12, 48), nn.Tanh(), nn.Linear(48, 1))
     if args.parallel == "fsdp":
@@ -101,7 +101,7 @@ def main() -> None:
     else:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    lost_worker = args.fault == "worker" and mine
+    lost_worker = args.fault == "worker" and own
     data = Table(args.at // 4 * BATCH if lost_worker else -1)
     sampler = DistributedSampler(data)
     loader = DataLoader(
@@ -111,9 +111,9 @@ def main() -> None:
     for epoch in range(STEPS // len(loader)):  # as many with two ranks as with four
         sampler.set_epoch(epoch)
         for x, y in loader:
-            if mine and step == args.at:
+            if own and step == args.at:
                 x = befalls(args.fault, x, model)
-            if args.fault == "slow" and mine:
+            if args.fault == "slow" and own:
                 time.sleep(0.06)
             weight = torch.sqrt(x[:, :1] + 10.0)
             loss = (weight * (model(x) - y) ** 2).mean()

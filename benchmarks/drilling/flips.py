@@ -104,15 +104,15 @@ def _flip(run: Path, packed: bool, suffix: str, rng: random.Random) -> Try:
     except CheckpointError as error:
         return Try(what, lost=f"no resume: {error}", silent=silent)
     with watch:
-        begun = {name: value.clone() for name, value in model.state_dict().items()}
+        started = {name: value.clone() for name, value in model.state_dict().items()}
         for x in watch([torch.randn(16, 8) for _ in range(SAVED)]):
             watch.run_step(lambda x: (model(x) ** 2).mean(), x)
     if not any(newest.path.stem in line and "damaged" in line for line in lines):
         silent = silent or f"no line tells of it: {lines}"
     tree, _ = load(older.path)
-    if digest(begun) != digest(tree["models"]["model"]):
+    if digest(started) != digest(tree["models"]["model"]):
         return Try(what, lost="not the state of the older one", silent=silent)
-    told = stage.events(stage.lane(run, pid=os.getpid()), "resume")
-    if [event.data["file"] for event in told] != [str(older.path)]:
+    reported = stage.events(stage.lane(run, pid=os.getpid()), "resume")
+    if [event.data["file"] for event in reported] != [str(older.path)]:
         silent = silent or "no event tells what was resumed from"
     return Try(what, silent=silent)

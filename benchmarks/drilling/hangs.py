@@ -81,17 +81,17 @@ def _restarted(folder: Path, how: str, rng: random.Random) -> Try:
         folder, "--hang", how, "--sample", str(sample), "--workers", "1", "--slow", "0.1",
         "--epochs", "1", given=[*GIVEN, *RESTART], patience=LONG,
     )  # fmt: skip
-    told = restarts_of(stage.status(folder / "run"))
+    reported = restarts_of(stage.status(folder / "run"))
     if ended.last < 3 and "not started again" in ended.err:
         return Try(f"{what}, before the first checkpoint")
-    if not told or "hung" not in told[0]["reason"]:
-        return Try(what, silent=f"restarts: {told} {ended.err[-300:]}")
+    if not reported or "hung" not in reported[0]["reason"]:
+        return Try(what, silent=f"restarts: {reported} {ended.err[-300:]}")
     left = [p.pid for p in psutil.process_iter() if _works_on(p, folder)]
     lost = f"processes {left} are left" if left else ""
     if ended.code or ended.end is None:
         lost = lost or f"it ended with {ended.code}: {ended.err[-300:]}"
-    skipped = any(sample in one["skips"] for one in told)
-    return Try(what, lost, silent="" if skipped else f"its batch is not named: {told}")
+    skipped = any(sample in one["skips"] for one in reported)
+    return Try(what, lost, silent="" if skipped else f"its batch is not named: {reported}")
 
 
 def _killed(folder: Path, how: str, rng: random.Random) -> Try:
@@ -99,8 +99,10 @@ def _killed(folder: Path, how: str, rng: random.Random) -> Try:
     what = f"restarted after SIGKILL at step {at}"
     options = ["--at", str(at), "--slow", "0.1", "--epochs", "1"]
     ended = stage.patient(folder, "--die", *options, given=RESTART, patience=LONG)
-    told = restarts_of(stage.status(folder / "run"))
-    silent = "" if told and "SIGKILL" in told[0]["reason"] else f"{told} {ended.err[-300:]}"
+    reported = restarts_of(stage.status(folder / "run"))
+    silent = (
+        "" if reported and "SIGKILL" in reported[0]["reason"] else f"{reported} {ended.err[-300:]}"
+    )
     (folder / "run").rename(folder / "killed")
     calm = stage.patient(folder, *options)  # what made it die is not made again
     lost = "" if ended.code == 0 else f"it ended with {ended.code}"

@@ -17,7 +17,7 @@ from holdfast.run import LaneData
 
 from . import stage
 from .score import Progress, Score, Try, counted, quiet
-from .stage import Ended, Process, Told
+from .stage import Ended, Process, Reported
 from .victim import digest
 
 MEANS = (
@@ -40,7 +40,7 @@ class Story:
     """What is known of the run: the weights at every step, and what must be gone on from."""
 
     run_dir: Path
-    known: dict[int, Told] = field(default_factory=dict[int, Told])
+    known: dict[int, Reported] = field(default_factory=dict[int, Reported])
     newest: int = 0
     oldest: int = 0
     in_mid_save: int = 0
@@ -107,9 +107,9 @@ def _resumed_wrongly(story: Story, ended: Ended, data: LaneData | None) -> str:
     wrong = ""
     if ended.begin not in (-1, story.newest):
         wrong = f"it began with step {ended.begin} and not with {story.newest}"
-    for step, told in ended.steps.items():
-        known = story.known.setdefault(step, told)
-        if not wrong and known.digest != told.digest:
+    for step, reported in ended.steps.items():
+        known = story.known.setdefault(step, reported)
+        if not wrong and known.digest != reported.digest:
             wrong = f"other weights at step {step} than before the kill"
     if not wrong and ended.begin > 0 and ended.steps and not stage.events(data, "resume"):
         wrong = "no event tells of the resume"
@@ -134,7 +134,7 @@ def _checkpoint_wrong(story: Story, ended: Ended, at: float) -> str:
         tree, _ = load(entry.path)
         weights = digest(tree["models"]["model"])
         # The step of a save is told after it: a kill may come between the two.
-        if weights != story.known.setdefault(step, Told(weights, at)).digest:
+        if weights != story.known.setdefault(step, Reported(weights, at)).digest:
             return f"the checkpoint of step {step} holds other weights than the run had"
     age = ended.last - step
     story.oldest = max(story.oldest, age)

@@ -69,17 +69,17 @@ def _judged(
     folder: Path, ended: Ended, fault: str, rank: int, world: int, parallel: str
 ) -> tuple[str, str]:
     """What was lost, and what was not told."""
-    told = [line.split()[1:] for line in ended.out.splitlines() if line.startswith("rank ")]
+    reported = [line.split()[1:] for line in ended.out.splitlines() if line.startswith("rank ")]
     lost = ""
     if "killed by the drill" in ended.err:
         lost = "a rank hangs"
-    elif fault in SURVIVED and (ended.code, len(told)) != (0, world):
-        lost = f"it ended with {ended.code}, {len(told)} of {world} ranks came to their end"
+    elif fault in SURVIVED and (ended.code, len(reported)) != (0, world):
+        lost = f"it ended with {ended.code}, {len(reported)} of {world} ranks came to their end"
         errors = [line for line in ended.err.splitlines() if "Error" in line]
         lost += f" ({errors[0].strip()[:200]})" if errors else ""
     elif fault not in SURVIVED and ended.code == 0:
         lost = "it ended with 0"
-    elif len({words[2] for words in told}) > 1:
+    elif len({words[2] for words in reported}) > 1:
         lost = "replicas differ"
     with_line = fault in WITH_LINE and not (fault == "nan" and parallel == "fsdp")
     return lost, _untold(folder, fault, rank, with_line)

@@ -46,12 +46,12 @@ class Score:
 
     def problems(self) -> list[str]:
         """One line for each try that was not survived."""
-        told: list[str] = []
+        reported: list[str] = []
         for one in self.tries:
             what = [f"lost: {one.lost}"] * bool(one.lost)
             what += [f"silent: {one.silent}"] * bool(one.silent)
-            told += [f"{self.name}: {one.what}: {'; '.join(what)}"] * bool(what)
-        return told
+            reported += [f"{self.name}: {one.what}: {'; '.join(what)}"] * bool(what)
+        return reported
 
 
 Progress = Callable[[str, int, int], None]

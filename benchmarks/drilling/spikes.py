@@ -51,6 +51,6 @@ def _spike(folder: Path, options: list[str], harm: list[float]) -> Try:
         data = stage.lane(folder / "run")
     except HoldfastError as error:
         return Try(what, lost=str(error))
-    told = data is not None and any(one.code.startswith("OPT") for one in data.findings)
+    reported = data is not None and any(one.code.startswith("OPT") for one in data.findings)
     lost = "" if off <= WITHIN else f"the loss ended {off:+.0%} off the run without it"
-    return Try(what, lost, silent="" if told else "no finding tells of it")
+    return Try(what, lost, silent="" if reported else "no finding tells of it")

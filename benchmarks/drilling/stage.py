@@ -27,7 +27,7 @@ Process = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """One step as the victim told it: the digest of its weights and the clock."""
 
     digest: str
@@ -50,10 +50,10 @@ class Ended:
         return int(found[0]) if found else -1
 
     @property
-    def steps(self) -> dict[int, Told]:
+    def steps(self) -> dict[int, Reported]:
         """Every step that was told completely."""
         words = (line.split() for line in self._lines if line.startswith("step "))
-        return {int(w[1]): Told(w[2], float(w[3])) for w in words}
+        return {int(w[1]): Reported(w[2], float(w[3])) for w in words}
 
     @property
     def last(self) -> int:

@@ -65,8 +65,10 @@ def _weathered(folder: Path, kind: str, rng: random.Random) -> Try:
         lost = f"{skipped} steps were left out, {poisoned} were poisoned, {again} handed out twice"
     elif ended.end[1] != calm.end[1]:
         lost = "the weights are not those of a run without the storm"
-    told = any(one.code == CODES[kind] and one.severity > Severity.INFO for one in data.findings)
-    return Try(what, lost, silent="" if told else f"no finding {CODES[kind]}")
+    reported = any(
+        one.code == CODES[kind] and one.severity > Severity.INFO for one in data.findings
+    )
+    return Try(what, lost, silent="" if reported else f"no finding {CODES[kind]}")
 
 
 def _stopped(folder: Path, kind: str, rng: random.Random) -> Try:

@@ -77,8 +77,8 @@ def write_table(path: Path, number: int, table: str, columns: list[str], rows: i
         level = 2.0 / (1 + steps / 100) + 0.1
         values["loss"] = level + 0.05 * chance.standard_normal(rows)
         values["grad_norm"] = values["grad_max"] = chance.lognormal(0, 0.1, rows)
-        values["loss_usual"], values["loss_limit"] = level, level + 1
-        values["norm_usual"], values["norm_limit"] = 1.0, 5.0
+        values["loss_baseline"], values["loss_limit"] = level, level + 1
+        values["norm_baseline"], values["norm_limit"] = 1.0, 5.0
         for phase in ("forward", "backward", "optimizer", "data_wait", "other"):
             values[phase] = seconds / 5
         values["rss"], values["backwards"], values["batch"] = 1e9, 1, 32

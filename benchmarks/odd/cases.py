@@ -52,8 +52,8 @@ def systematic(values: Sequence[Any] = VALUES) -> Iterator[Case]:
         for number, path in _lines(recorded()[name]):
             for value in values:
                 kind = recorded()[name][number].get("kind") or recorded()[name][number].get("code")
-                told = _named(f"{file} {kind}", path, value)
-                yield Case(told, _in_line(name, file, number, path, value))
+                reported = _named(f"{file} {kind}", path, value)
+                yield Case(reported, _in_line(name, file, number, path, value))
     for file in (STEPS, LAYERS):
         for key in ("holdfast", "table", "lane", "dtype", "offset", "id", "segment", "last",
                     "start", "stride", "span"):  # fmt: skip

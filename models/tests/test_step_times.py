@@ -8,22 +8,25 @@ import pytest
 import torch
 
 from holdfast_models import step_times as step_times_module
-from holdfast_models.step_times import StepTimes, StepWatch, step_times
+from holdfast_models.step_times import StepWatch, TimedSteps, step_times
 
 CPU = torch.device("cpu")
 
 
 def test_steps_near_the_median_and_what_the_guard_costs() -> None:
-    times = StepTimes(milliseconds=[10.0, 10.0, 10.9, 11.2, 20.0, 9.1, 10.0, 10.0], peak_gb=1.5)
-    bare = StepTimes(milliseconds=[9.0, 9.5, 100.0], peak_gb=1.0)
-    told = times.told(64, "events", bare)
-    assert told["% of 8 steps within 10 %"] == 75.0
-    assert told["ms a step, median"] == 10.0 and told["long steps, ms"] == {4: 11.2, 5: 20.0}
-    assert told["last long step"] == 5
-    assert told["events/s"] == pytest.approx(64 * 8 / 0.0912)
-    assert told["guard cost µs"] == pytest.approx(500.0)
-    assert told["guard cost %"] == pytest.approx(100 * 0.5 / 9.5)
-    assert "guard cost %" not in times.told(64, "events")
+    times = TimedSteps(milliseconds=[10.0, 10.0, 10.9, 11.2, 20.0, 9.1, 10.0, 10.0], peak_gb=1.5)
+    bare = TimedSteps(milliseconds=[9.0, 9.5, 100.0], peak_gb=1.0)
+    reported = times.reported(64, "events", bare)
+    assert reported["% of 8 steps within 10 %"] == 75.0
+    assert reported["ms a step, median"] == 10.0 and reported["long steps, ms"] == {
+        4: 11.2,
+        5: 20.0,
+    }
+    assert reported["last long step"] == 5
+    assert reported["events/s"] == pytest.approx(64 * 8 / 0.0912)
+    assert reported["guard cost µs"] == pytest.approx(500.0)
+    assert reported["guard cost %"] == pytest.approx(100 * 0.5 / 9.5)
+    assert "guard cost %" not in times.reported(64, "events")
 
 
 def test_only_steps_after_the_warm_up_are_timed() -> None:
@@ -48,25 +51,25 @@ def test_a_look_at_a_run_keeps_what_the_task_answers() -> None:
 def test_a_run_that_ends_early_has_no_rate() -> None:
     watch = StepWatch(CPU, warm=5, steps=2)
     watch.around()(1)
-    assert watch.times.told(1, "events") == {"events/s": None}
+    assert watch.times.reported(1, "events") == {"events/s": None}
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_waits_growth_and_launches_of_a_gpu_are_told() -> None:
+def test_waits_growth_and_launches_of_a_gpu_are_reported() -> None:
     x, kept = torch.ones(512, 512, device="cuda"), list[torch.Tensor]()
 
     def step() -> None:
         kept.append(x @ x)
         float(kept[-1][0, 0])
 
-    told = step_times(step, torch.device("cuda"), steps=20).told(1, "steps")
-    assert told["host syncs in 10 steps"] == 10
-    assert told["MB grown in 20 steps"] == pytest.approx(20 * x.nbytes / 1e6, rel=0.1)
-    assert 2 <= told["launches a step"] <= 5 and 0 < told["busy %"] <= 100
+    reported = step_times(step, torch.device("cuda"), steps=20).reported(1, "steps")
+    assert reported["host syncs in 10 steps"] == 10
+    assert reported["MB grown in 20 steps"] == pytest.approx(20 * x.nbytes / 1e6, rel=0.1)
+    assert 2 <= reported["launches a step"] <= 5 and 0 < reported["busy %"] <= 100
 
 
 def test_products_of_a_step_beside_a_large_product(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_times_module, "_product_rate", lambda device, dtype: 12e12)
-    told = step_times_module.roofline(1e12, 500.0, torch.device("cpu"), torch.float32)
-    assert told == {"TFLOP/s of products": 6.0, "share of a large product %": 50.0}
+    reported = step_times_module.roofline(1e12, 500.0, torch.device("cpu"), torch.float32)
+    assert reported == {"TFLOP/s of products": 6.0, "share of a large product %": 50.0}

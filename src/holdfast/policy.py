@@ -22,7 +22,7 @@ from .config import Settings
 from .config.rules import EVERY, POSSIBLE, codes_of
 
 OBSERVE = ("observe",)
-_GOING_BACK = frozenset({"rollback", "restore_best", "lower_lr", "reset_moments"})
+_RESTORE_OLDER = frozenset({"rollback", "restore_best", "lower_lr", "reset_moments"})
 _LAST_RESORT = ("restore_best", "lower_lr")
 
 
@@ -269,9 +269,9 @@ def _possible(rule: Rule, settings: Settings) -> Rule:
     if not settings.guard.skip:
         off["guard.skip is false"] = frozenset({"skip"})
     if not settings.rollback.snapshots:
-        off["rollback.snapshots is 0"] = _GOING_BACK
+        off["rollback.snapshots is 0"] = _RESTORE_OLDER
     if "restore_best" in rule.do and not _validated(settings):
-        off["checkpoint.metric names no validation"] = _GOING_BACK
+        off["checkpoint.metric names no validation"] = _RESTORE_OLDER
     if not settings.quarantine.write:
         off["quarantine.write is false"] = frozenset({"quarantine"})
     if not settings.spike.detect and rule.on.startswith("OPT"):

@@ -98,7 +98,7 @@ class DamageWatch:
             self._high += 1
         else:
             self.calm()
-            self.usual, self.limit = row["loss_usual"], row["loss_limit"]
+            self.usual, self.limit = row["loss_baseline"], row["loss_limit"]
             return self._diverging(step, row) if step % LOOK == 0 else None
         if self.first < 0:
             self.first = step
@@ -123,7 +123,7 @@ class DamageWatch:
         self._start, self._lowest, self._lowest_norm = math.nan, math.inf, math.inf
 
     def _diverging(self, step: int, row: Row) -> Suspicion | None:
-        loss, norm = self.usual, row["norm_usual"]
+        loss, norm = self.usual, row["norm_baseline"]
         if not (math.isfinite(loss) and math.isfinite(norm)):
             return None
         if math.isnan(self._start):
@@ -145,5 +145,5 @@ class DamageWatch:
         if code == "OPT003":
             usual, limit = self._lowest, self._lowest + 0.5 * abs(self._lowest)
         elif math.isnan(usual):  # the last quiet step was before there was a baseline
-            usual, limit = row["loss_usual"], row["loss_limit"]
+            usual, limit = row["loss_baseline"], row["loss_limit"]
         return Suspicion(code, why, step, first, row["loss"], usual, limit)

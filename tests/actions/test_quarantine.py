@@ -118,7 +118,7 @@ def test_switched_off_it_only_counts(data: TensorDataset) -> None:
 # ---------------------------------------------------------------- what an exam says
 
 
-def test_an_exam_names_a_sample_before_or_after_its_batch_is_told(data: TensorDataset) -> None:
+def test_an_exam_names_a_sample_before_or_after_its_batch_is_reported(data: TensorDataset) -> None:
     for first in ("exam", "batch"):
         quarantine = Quarantine(QuarantineSettings())
         found: list[Quarantined] = []

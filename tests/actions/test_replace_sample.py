@@ -75,9 +75,9 @@ def epoch(dataset: Any, workers: int = 0, **options: Any) -> tuple[torch.Tensor,
 @WORKERS
 def test_what_can_be_read_the_second_time_changes_nothing(workers: int) -> None:
     undisturbed, none = epoch(Noisy(), workers)
-    rows, told = epoch(Noisy({11: OSError("stale"), 12: TimeoutError()}, times=2), workers)
+    rows, reported = epoch(Noisy({11: OSError("stale"), 12: TimeoutError()}, times=2), workers)
     assert none == []
-    assert {one.sample: one.replaced for one in told} == {11: False, 12: False}
+    assert {one.sample: one.replaced for one in reported} == {11: False, 12: False}
     # Without workers the states of Python and numpy are known from the first failure on.
     columns = slice(None) if workers else slice(1)
     assert torch.equal(rows[:, columns], undisturbed[:, columns])
@@ -86,13 +86,13 @@ def test_what_can_be_read_the_second_time_changes_nothing(workers: int) -> None:
 @WORKERS
 def test_what_cannot_is_replaced_by_the_same_other_one(workers: int) -> None:
     undisturbed, _ = epoch(Noisy(), workers)
-    first, told = epoch(Noisy({11: OSError("truncated")}), workers)
+    first, reported = epoch(Noisy({11: OSError("truncated")}), workers)
     again, _ = epoch(Noisy({11: OSError("truncated")}), workers)
     (at,) = torch.nonzero(undisturbed[:, 0] == 11).flatten().tolist()
     others = [row for row in range(64) if row != at]
     assert torch.equal(first[others, 0], undisturbed[others, 0]) and first[at, 0] != 11
     assert torch.equal(first[:, 0], again[:, 0])
-    assert [(one.type, one.sample, one.replaced) for one in told] == [("OSError", 11, True)]
+    assert [(one.type, one.sample, one.replaced) for one in reported] == [("OSError", 11, True)]
 
 
 @WORKERS
@@ -104,14 +104,14 @@ def test_beyond_the_budget_the_exception_goes_through(workers: int) -> None:
 
 def test_workers_of_the_next_epoch_do_not_try_it_again() -> None:
     loader = DataLoader(Noisy({11: OSError()}), batch_size=8, shuffle=True, num_workers=1)
-    told: list[int] = []
+    reported: list[int] = []
     for _ in range(3):
         found = replace_sample.loader_begins(loader, lambda e: RaisedException())
         iterator = iter(loader)
         replace_sample.loader_began()
         assert found is not None and len(list(iterator)) == 8
-        told.append(len(found.fresh()))
-    assert told == [1, 0, 0]
+        reported.append(len(found.fresh()))
+    assert reported == [1, 0, 0]
 
 
 def test_what_is_known_is_of_a_dataset_and_keeps_nothing_alive() -> None:
@@ -173,9 +173,9 @@ def test_only_loaders_that_train_are_helped() -> None:
 
 def test_a_sample_behind_a_subset_is_named_by_its_own_index() -> None:
     half = Subset(Noisy({11: OSError("truncated")}), range(8, 40))
-    rows, told = epoch(half)
+    rows, reported = epoch(half)
     assert len(rows) == 32
-    assert [(one.sample, one.index) for one in told] == [(11, 3)]
+    assert [(one.sample, one.index) for one in reported] == [(11, 3)]
 
 
 def test_which_errors_are_of_data(tmp_path: Any) -> None:

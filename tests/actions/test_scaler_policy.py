@@ -193,18 +193,21 @@ def test_a_scaler_at_work_or_from_a_checkpoint_keeps_its_scale() -> None:
     assert fresh.get_scale() == 512.0
 
 
-def test_each_scaler_is_told_of_once_and_strangers_are_left_alone() -> None:
-    told: list[ScalerChange] = []
-    policy, loop = ScalerPolicy(ScalerSettings(), told.append), Loop(torch.amp.GradScaler("cpu"))
+def test_each_scaler_is_reported_of_once_and_strangers_are_left_alone() -> None:
+    reported: list[ScalerChange] = []
+    policy, loop = (
+        ScalerPolicy(ScalerSettings(), reported.append),
+        Loop(torch.amp.GradScaler("cpu")),
+    )
     loop.step()
     policy.updated(loop.scaler)
     assert loop.scaler.get_scale() == 65536.0
-    assert not told
+    assert not reported
     for _ in range(2):
         policy.adopt(loop.scaler)
         loop.step()
         policy.updated(loop.scaler)
-    assert told == [ScalerChange(what="policy", scale=65536.0)], "it had been at work"
+    assert reported == [ScalerChange(what="policy", scale=65536.0)], "it had been at work"
 
 
 def test_a_disabled_scaler_stays_disabled() -> None:

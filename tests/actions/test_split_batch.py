@@ -17,9 +17,9 @@ from torch.nn import functional
 from holdfast.actions import split_batch
 from holdfast.actions.split_batch import SplitBatch, free_graph
 from holdfast.actions.split_batch.boundary import SplitCall
-from holdfast.actions.split_batch.call import Call, CannotSplit
+from holdfast.actions.split_batch.call import CallArguments, CannotSplit
 from holdfast.actions.split_batch.plan import measured
-from holdfast.faults._budget import Budget
+from holdfast.faults._budget import MemoryBudget
 
 ROWS, WIDTH = 1024, 8
 
@@ -86,7 +86,7 @@ def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 def gradients(
     module: nn.Module, forward: Callable[..., Any], limit: float = float("inf"), **kwargs: Any
-) -> tuple[list[Tensor | None], Tensor, Budget]:
+) -> tuple[list[Tensor | None], Tensor, MemoryBudget]:
     """Gradients of a loss with an edit in place, the input's gradient, and the budget."""
     torch.manual_seed(1)
     x = torch.randn(ROWS, WIDTH, requires_grad=True)
@@ -94,7 +94,7 @@ def gradients(
     if getattr(module, "how", "") in ("loss", "sum"):
         kwargs["y"] = y
     module.zero_grad()
-    with Budget(limit) as budget:
+    with MemoryBudget(limit) as budget:
         result = forward(module, x, **kwargs)
         out = first(result)
         if out.ndim:
@@ -144,7 +144,7 @@ def test_a_third_of_the_memory_gives_the_same_gradients(how: str, share: float) 
 
 
 def split_call(module: nn.Module, parts: int, *args: Any, **kwargs: Any) -> Any:
-    made = Call(module, call, args, kwargs)
+    made = CallArguments(module, call, args, kwargs)
     return SplitCall(made, measured(made), parts).result()
 
 
@@ -218,19 +218,19 @@ def test_batch_norm_and_dropout_are_called_approximate() -> None:
     x = torch.randn(8, WIDTH)
     for extra, why in ((nn.BatchNorm1d(WIDTH), "BatchNorm"), (nn.Dropout(0.5), "dropout")):
         module = Body(extra=extra)
-        made = Call(module, call, (x,), {})
+        made = CallArguments(module, call, (x,), {})
         assert why in measured(made).why[0]
         module.eval()
-        assert not measured(Call(module, call, (x,), {})).why
-    assert not measured(Call(Body(extra=nn.LayerNorm(WIDTH)), call, (x,), {})).why
+        assert not measured(CallArguments(module, call, (x,), {})).why
+    assert not measured(CallArguments(Body(extra=nn.LayerNorm(WIDTH)), call, (x,), {})).why
 
 
 def test_measuring_leaves_no_trace() -> None:
     module = Body(extra=nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Dropout(0.5)))
     before, rng = copy.deepcopy(module.state_dict()), torch.get_rng_state()
-    measured(Call(module, call, (torch.randn(8, WIDTH),), {}))
+    measured(CallArguments(module, call, (torch.randn(8, WIDTH),), {}))
     torch.set_rng_state(rng)
-    measured(Call(module, call, (torch.randn(8, WIDTH),), {}))
+    measured(CallArguments(module, call, (torch.randn(8, WIDTH),), {}))
     for name, value in module.state_dict().items():
         assert torch.equal(value, before[name]), name
     assert all(m.training for m in module.modules())
@@ -306,10 +306,10 @@ def test_evaluation_is_split_without_gradients() -> None:
     wide = nn.Sequential(nn.Linear(WIDTH, 64 * WIDTH), nn.GELU(), nn.Linear(64 * WIDTH, WIDTH))
     module, x, split = wide.eval(), torch.randn(ROWS, WIDTH), SplitBatch()
     with torch.no_grad():
-        with Budget() as budget:
+        with MemoryBudget() as budget:
             wanted = module(x)
         split.arm("evaluation", "simulated")
-        with Budget(0.7 * budget.peak):
+        with MemoryBudget(0.7 * budget.peak):
             found = split(module, call, (x,), {})
     torch.testing.assert_close(found, wanted)
     assert split.news[-1].phase == "evaluation" and split.news[-1].parts == 2
@@ -334,7 +334,7 @@ def test_autocast_holds_in_the_second_forward_pass() -> None:
 def test_one_sample_that_does_not_fit_is_the_end() -> None:
     module, x, split = Body(), torch.randn(8, WIDTH), SplitBatch()
     split.arm("forward", "simulated")
-    with Budget(100), pytest.raises(torch.OutOfMemoryError):
+    with MemoryBudget(100), pytest.raises(torch.OutOfMemoryError):
         split(module, call, (x,), {})
 
 
@@ -357,7 +357,7 @@ def test_the_size_that_fits_is_remembered_in_numbers() -> None:
 
 def test_a_freed_graph_holds_nothing_although_its_outputs_live() -> None:
     module = Body()
-    with Budget() as budget:
+    with MemoryBudget() as budget:
         out = module(torch.randn(ROWS, WIDTH))
         view = out[:, -1]
         loss = view.sum()

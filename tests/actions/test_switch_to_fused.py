@@ -33,12 +33,12 @@ def parameters(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in shapes]
 
 
-def draw(mine: list[nn.Parameter], step: int) -> list[Tensor]:
+def draw(own: list[nn.Parameter], step: int) -> list[Tensor]:
     """Gradients of very different sizes."""
     generator = torch.Generator().manual_seed(step)
-    for p in mine:
+    for p in own:
         p.grad = torch.randn(p.shape, generator=generator).to(p.dtype) * 10 ** (step % 7 - 4)
-    return [p.grad for p in mine if p.grad is not None]
+    return [p.grad for p in own if p.grad is not None]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -48,16 +48,16 @@ def test_all_tensors_at_once_gives_the_same_bits(
 ) -> None:
     both = []
     for switch in (False, True):
-        mine = parameters(dtype)
-        optimizer = kind(mine, lr=0.01, **options)  # type: ignore[call-arg]
+        own = parameters(dtype)
+        optimizer = kind(own, lr=0.01, **options)  # type: ignore[call-arg]
         for step in range(40):
-            grads = draw(mine, step)
+            grads = draw(own, step)
             if switch and step == 3:  # amid a run: the state is kept
                 assert to_foreach(optimizer, grads)
                 assert optimizer.param_groups[0]["foreach"] is True
             optimizer.step()
         assert optimizer.state_dict()["param_groups"][0]["foreach"] is None
-        both.append(mine)
+        both.append(own)
     assert all(torch.equal(*pair) for pair in zip(*both, strict=True))
 
 
@@ -76,9 +76,9 @@ def test_all_tensors_at_once_gives_the_same_bits(
 def test_some_stay_as_they_are(
     kind: Kind, options: dict[str, Any], dtype: torch.dtype, why: str
 ) -> None:
-    mine = parameters(dtype)
-    optimizer = kind(mine, **options)
-    grads = draw(mine, 0)
+    own = parameters(dtype)
+    optimizer = kind(own, **options)
+    grads = draw(own, 0)
     assert why in reason_not_foreach(optimizer, grads)
     assert not to_foreach(optimizer, grads)
 
@@ -86,9 +86,9 @@ def test_some_stay_as_they_are(
 def test_large_ones_and_few_ones_stay() -> None:
     large = [nn.Parameter(torch.zeros(300, 300)) for _ in range(5)]
     few = parameters()[:2]
-    for mine in (large, few):
-        grads = draw(mine, 0)
-        assert "not be faster" in reason_not_foreach(torch.optim.Adam(mine), grads)
+    for own in (large, few):
+        grads = draw(own, 0)
+        assert "not be faster" in reason_not_foreach(torch.optim.Adam(own), grads)
 
 
 def test_a_sparse_gradient_keeps_the_loop() -> None:
@@ -102,6 +102,6 @@ def test_a_sparse_gradient_keeps_the_loop() -> None:
 
 
 def test_what_says_no_to_a_fused_kernel_is_named() -> None:
-    mine = parameters()
-    assert "fused=False" in reason_not_fused(torch.optim.Adam(mine, fused=False), draw(mine, 0))
-    assert "no fused form" in reason_not_fused(torch.optim.RMSprop(mine), draw(mine, 0))
+    own = parameters()
+    assert "fused=False" in reason_not_fused(torch.optim.Adam(own, fused=False), draw(own, 0))
+    assert "no fused form" in reason_not_fused(torch.optim.RMSprop(own), draw(own, 0))

@@ -19,7 +19,7 @@ PATCHES = {
     "holdfast.boot._optimizer_patches": {f"{FAST}.prepared_update"},
 }
 # Who asks the door, and what: everything else of it belongs to the fence.
-PARTS = {"stretches", "short", "plain", "host", "device", "now"}
+PARTS = {"bursts", "short", "plain", "host", "device", "now"}
 
 
 def beyond_the_door(source: str, module: str, is_package: bool = False) -> list[str]:
@@ -36,7 +36,7 @@ def beyond_the_door(source: str, module: str, is_package: bool = False) -> list[
 
 
 def behind_the_door(source: str) -> Iterator[str]:
-    """Expressions ``fast.stretches`` and their like, as ``line: code``."""
+    """Expressions ``fast.bursts`` and their like, as ``line: code``."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr in PARTS:
             name = getattr(node.value, "attr", getattr(node.value, "id", ""))
@@ -69,8 +69,8 @@ def test_nobody_reaches_through_the_door() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("holdfast.guard.hooks.clip", "from ..fast.stretch import Stretch"),
-        ("holdfast.guard.engine_state", "from .fast import stretches"),
+        ("holdfast.guard.hooks.clip", "from ..fast.burst import Burst"),
+        ("holdfast.guard.engine_state", "from .fast import bursts"),
         ("holdfast.guard.optimizer_guard", "def f():\n    from .fast.plans import Plan"),
         ("holdfast.boot.patches", "from ..guard.fast.door import FastSteps"),
         ("holdfast.watching.watch", "import holdfast.guard.fast.door"),
@@ -84,7 +84,7 @@ def test_a_way_around_the_door_is_seen(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("holdfast.guard.engine_state", "from .fast.door import FastSteps, Parts"),
-        ("holdfast.guard.fast.door", "from .stretches import Stretches"),
+        ("holdfast.guard.fast.door", "from .bursts import Bursts"),
         ("holdfast.boot.patches", "from ..guard.fast import direct_calls"),
     ],
 )
@@ -93,5 +93,5 @@ def test_the_door_itself_may_be_used(module: str, source: str) -> None:
 
 
 def test_a_reach_through_the_door_is_seen() -> None:
-    assert list(behind_the_door("self._fast.stretches.now")) and list(behind_the_door("fast.host"))
-    assert not list(behind_the_door("self._fast.open(optimizer)\nself.stretches.now"))
+    assert list(behind_the_door("self._fast.bursts.now")) and list(behind_the_door("fast.host"))
+    assert not list(behind_the_door("self._fast.open(optimizer)\nself.bursts.now"))

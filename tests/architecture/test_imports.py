@@ -20,9 +20,9 @@ SRC = ROOT / "src"
 MODELS = ROOT / "models" / "src"
 
 BASE = "types errors harmless regular_files records source config run"
-JUDGING = f"{BASE} plugins suspicion detectors policy report redaction"
+JUDGES = f"{BASE} plugins suspicion detectors policy report redaction"
 MEASURING = f"{BASE} probes checkpoint actions diagnosis resume recovery guard"
-SPINE = f"{JUDGING} {MEASURING} launcher boot boot.__init__ watching torch_version"
+SPINE = f"{JUDGES} {MEASURING} launcher boot boot.__init__ watching torch_version"
 
 # A room is a folder or a module of src/holdfast. "holdfast" is its __init__.py, the public names;
 # "boot.__init__" holds only the names that a parent and its child processes agree on.
@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "detectors": f"{BASE} plugins suspicion",
     "policy": BASE,
     "report": f"{BASE} detectors policy",
-    "launcher": f"{JUDGING} boot.__init__",
+    "launcher": f"{JUDGES} boot.__init__",
     # the training side: torch
     "probes": f"{BASE} shards",
     "checkpoint": f"{BASE} shards",
@@ -57,13 +57,13 @@ MAY_IMPORT = {
     "boot.__init__": "",
     "boot": f"{BASE} torch_version actions diagnosis guard boot.__init__",
     # where both meet
-    "watching": f"{JUDGING} launcher checkpoint guard boot boot.__init__ torch_version",
+    "watching": f"{JUDGES} launcher checkpoint guard boot boot.__init__ torch_version",
     # built from the public names
     "holdfast": SPINE,
     "training": f"{BASE} policy checkpoint watching plugins torch_version holdfast",
     "faults": BASE,
     # readers of the run folder, and forms for frameworks that train
-    "integrations": f"{JUDGING} launcher watching",
+    "integrations": f"{JUDGES} launcher watching",
     # nothing imports the command line
     "cli": f"{SPINE} training faults integrations holdfast",
     "__main__": "cli",
@@ -301,7 +301,7 @@ def test_no_file_imports_in_a_circle():
 
 
 def test_the_judging_side_cannot_reach_torch_through_the_table():
-    for room in [*JUDGING.split(), "launcher"]:
+    for room in [*JUDGES.split(), "launcher"]:
         reach, todo = set[str](), [room]
         while todo:
             todo += ALLOWED[reached := todo.pop()] - reach

@@ -11,7 +11,7 @@ import pytest
 from detecting.trial import Found, Trial
 
 ANSWERS = [
-    {"script": "leaky.py", "category": "graph_kept", "line": 3, "also": [7], "first_step": 4,
+    {"script": "leaky.py", "category": "graph_leak", "line": 3, "also": [7], "first_step": 4,
      "why": "a sum of losses", "also_other_file": [["meters.py", 9]]},
     {"script": "spiky.py", "code": "OPT002", "also_codes": ["OPT001"], "line": None},
     {"script": "quiet.py", "why": "nothing is wrong"},

@@ -13,7 +13,7 @@ from detecting.trial import Trial, judge_again, known_steps, read_trial
 
 from holdfast.detectors import select
 from holdfast.errors import UsageError
-from holdfast.faults.running import Ended
+from holdfast.faults.running import ProcessEnd
 from holdfast.run import read_run
 
 TRAINING = """
@@ -30,7 +30,7 @@ for step in range(12):
 
 
 @pytest.fixture
-def mine(tmp_path):
+def own(tmp_path):
     """A collection with one fault and one script that trains nothing."""
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -57,16 +57,16 @@ def not_run(monkeypatch, make_trial):
 
 def test_a_run_folder_becomes_a_trial(make_run, make_rows):
     run = make_run(make_rows(30, loss={5: np.nan}, loss_bad={5: 1}, skipped={5: 1}))
-    trial = read_trial("x", run.path, Ended(0, 1.5))
+    trial = read_trial("x", run.path, ProcessEnd(0, 1.5))
     assert (trial.outcome, trial.steps, trial.skipped) == ("finished", 30, 1)
     assert trial.codes == ("NUM001",) and trial.known == {"NUM001": 5}
     assert Trial.of(trial.plain()) == trial
 
 
 def test_no_run_folder_is_a_script_that_never_trained(tmp_path):
-    assert read_trial("x", tmp_path / "none", Ended(0, 1.0)).outcome == "finished"
-    assert read_trial("x", tmp_path / "none", Ended(1, 1.0)).outcome == "failed"
-    assert read_trial("x", tmp_path, Ended(0, 1.0)).errors
+    assert read_trial("x", tmp_path / "none", ProcessEnd(0, 1.0)).outcome == "finished"
+    assert read_trial("x", tmp_path / "none", ProcessEnd(1, 1.0)).outcome == "failed"
+    assert read_trial("x", tmp_path, ProcessEnd(0, 1.0)).errors
 
 
 def test_a_code_is_known_when_the_rows_show_it(make_run, make_rows):
@@ -81,7 +81,7 @@ def test_a_code_is_known_when_the_rows_show_it(make_run, make_rows):
 
 def test_a_run_folder_is_judged_again_without_a_detector(make_run, make_rows, tmp_path):
     run = make_run(make_rows(30, loss={5: np.nan}, loss_bad={5: 1}, skipped={5: 1}))
-    trial = read_trial("x", run.path, Ended(0, 1.5))
+    trial = read_trial("x", run.path, ProcessEnd(0, 1.5))
     again = judge_again(trial, run.path)
     assert again is not None and again.findings == trial.findings and again.seconds == 1.5
     without = judge_again(trial, run.path, select((), ["NUM001"]))
@@ -116,30 +116,30 @@ def test_a_file_that_holds_no_trials(tmp_path, text):
 
 
 @pytest.mark.slow
-def test_kept_runs_are_judged_again(mine, tmp_path, capsys):
+def test_kept_runs_are_judged_again(own, tmp_path, capsys):
     """The whole way: run, keep, judge, and judge without the detector that found the fault."""
     keep = tmp_path / "kept"
-    assert detection.main([str(mine), "--keep", str(keep)]) == 0
+    assert detection.main([str(own), "--keep", str(keep)]) == 0
     shown = capsys.readouterr()
     assert "first contact, 1 faults: detected 1 of 1" in shown.out and "[2/2]" in shown.err
     assert (keep / "mine" / "sick" / "run.json").exists()
-    (mine / "sick.py").write_text("this is not run again")
-    assert detection.main([str(mine), "--judge", str(keep)]) == 0
+    (own / "sick.py").write_text("this is not run again")
+    assert detection.main([str(own), "--judge", str(keep)]) == 0
     shown = capsys.readouterr()
     assert "Other findings than when recorded: 0 of 2 scripts" in shown.out and not shown.err
-    again = [str(mine), "--judge", str(keep)]
+    again = [str(own), "--judge", str(keep)]
     assert detection.main([*again, "--same"]) == 0
     assert detection.main([*again, "--same", "--ignore", "NUM"]) == 1
     capsys.readouterr()
     assert detection.main([*again, "--ignore", "NUM"]) == 1
     assert "mine/sick: NUM001 warning sick.py:7 -> nothing" in capsys.readouterr().out
-    assert detection.main([str(mine), "--keep", str(keep)]) == 2
+    assert detection.main([str(own), "--keep", str(keep)]) == 2
     assert "already holds a run" in capsys.readouterr().err
 
 
-def test_a_run_that_was_cut_short_goes_on(mine, not_run, tmp_path, capsys):
+def test_a_run_that_was_cut_short_goes_on(own, not_run, tmp_path, capsys):
     keep, write = tmp_path / "kept", tmp_path / "out"
-    words = [str(mine), "--keep", str(keep), "--write", str(write)]
+    words = [str(own), "--keep", str(keep), "--write", str(write)]
     assert detection.main([*words, "--only", "well"]) == 0
     capsys.readouterr()
     half = keep / "mine" / "sick"
@@ -154,9 +154,9 @@ def test_a_run_that_was_cut_short_goes_on(mine, not_run, tmp_path, capsys):
     assert "mine/sick" in page and "mine/well" in page and str(tmp_path) not in page
 
 
-def test_a_missed_goal_is_exit_code_1(mine, not_run, capsys):
-    (mine / "answers.json").write_text('[{"script": "well.py", "code": "MEM001"}]')
-    assert detection.main([str(mine)]) == 1
+def test_a_missed_goal_is_exit_code_1(own, not_run, capsys):
+    (own / "answers.json").write_text('[{"script": "well.py", "code": "MEM001"}]')
+    assert detection.main([str(own)]) == 1
     assert "MISSED (first contact): detected 0 of 1, wanted 95%" in capsys.readouterr().out
 
 

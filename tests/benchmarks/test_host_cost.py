@@ -59,7 +59,7 @@ def test_every_part_is_still_in_the_guard() -> None:
     assert timers.missing == []
 
 
-def test_added_is_told_within_rounds() -> None:
+def test_added_is_reported_within_rounds() -> None:
     blocks = Blocks()
     plain = [100.0, 200.0, 300.0]
     blocks.times = {
@@ -77,7 +77,7 @@ def test_added_is_told_within_rounds() -> None:
     assert Steady.read(asdict(found)) == found
 
 
-def test_the_median_of_rounds_is_told_with_its_bounds() -> None:
+def test_the_median_of_rounds_is_reported_with_its_bounds() -> None:
     """One burst of other work moves neither the median nor, with enough rounds, its bounds."""
     found = Paired.of([*range(40), 5000.0])
     assert (found.middle, found.low, found.high) == (20, 15, 25)

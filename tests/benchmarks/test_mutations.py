@@ -62,7 +62,9 @@ def copy(tmp_path: Path) -> Copy:
 
 
 @pytest.mark.slow
-def test_a_fault_is_caught_survives_or_cannot_be_told_and_is_taken_out_again(copy: Copy) -> None:
+def test_a_fault_is_caught_survives_or_cannot_be_reported_and_is_taken_out_again(
+    copy: Copy,
+) -> None:
     assert not (copy.folder / "unknown.py").exists()
     assert copy.failing(FAULT.tests) == []
     assert copy.outcome(FAULT).caught_by == "tests/test_two.py::test_two"

@@ -56,12 +56,12 @@ def test_addresses_of_all_for_all_grow_with_the_square() -> None:
     assert rendezvous_seconds(20, machine) == pytest.approx(4 * rendezvous_seconds(10, machine))
 
 
-def test_a_store_that_cannot_answer_is_told() -> None:
+def test_a_store_that_cannot_answer_is_reported() -> None:
     assert "never: the store is full" in tables(Machine(store_rate=4096))
     assert "never" not in tables(Machine(store_rate=100_000))
 
 
-def test_what_the_model_misses_is_told_with_its_sign() -> None:
-    told = checks({1: 100.0, 2: 100.0, 4: 160.0}, {2: 1e-3, 4: 4e-3})
-    assert "| store, 2 clients, requests/s | 100 | 160 | +60 % |" in told
-    assert "| gloo all-reduce, 4 ranks | 4.0 ms | 2.0 ms | -50 % |" in told
+def test_what_the_model_misses_is_reported_with_its_sign() -> None:
+    reported = checks({1: 100.0, 2: 100.0, 4: 160.0}, {2: 1e-3, 4: 4e-3})
+    assert "| store, 2 clients, requests/s | 100 | 160 | +60 % |" in reported
+    assert "| gloo all-reduce, 4 ranks | 4.0 ms | 2.0 ms | -50 % |" in reported

@@ -15,7 +15,7 @@ from detecting.conditions import watch
 from detecting.running import write_trials
 from detecting.trial import read_trial
 
-from holdfast.faults.running import Ended
+from holdfast.faults.running import ProcessEnd
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -86,7 +86,7 @@ def test_the_rule_that_finds_a_fault_wins_its_script(tmp_path, make_run, make_ro
     for name in rows:
         (collection / f"{name}.py").touch()
         run = shutil.move(make_run(rows[name]).path, kept / "mine" / name)
-        trials[f"mine/{name}"] = read_trial(f"mine/{name}", Path(run), Ended(0, 1.0))
+        trials[f"mine/{name}"] = read_trial(f"mine/{name}", Path(run), ProcessEnd(0, 1.0))
     write_trials(kept, trials)
     answers = [{"script": "loss.py", "code": "NUM001"}, {"script": "gradient.py", "code": "NUM002"}]
     (collection / "answers.json").write_text(json.dumps(answers))

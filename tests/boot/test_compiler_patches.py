@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from holdfast.boot import patches
 
-from holdfast.guard.fast.spared import Spared
+from holdfast.guard.fast.torch_time_saved import Spared
 
 class Engine:
     may_rewrite = True

@@ -162,9 +162,11 @@ def test_what_is_a_launcher(argv: list[str], words: list[str], answer: bool):
 def test_a_module_that_is_missing_is_named(monkeypatch, capsys):
     monkeypatch.delenv(RESUME_VARIABLE, raising=False)
     session._stay_out(ModuleNotFoundError("No module named 'psutil'", name="psutil"))
-    told = capsys.readouterr().err
-    assert told.startswith(f"holdfast: unguarded: {sys.executable} has no psutil; the command runs")
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert reported.startswith(
+        f"holdfast: unguarded: {sys.executable} has no psutil; the command runs"
+    )
+    assert reported.count("\n") == 1
 
 
 def test_a_run_to_be_resumed_is_not_begun_anew_without_a_guard(python):

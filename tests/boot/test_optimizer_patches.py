@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.boot import _optimizer_patches, patches
-from holdfast.guard.fast.spared import Spared
+from holdfast.guard.fast.torch_time_saved import TorchTimeSaved
 from holdfast.records.times import TimeSaved
 
 KINDS = _optimizer_patches._KINDS
@@ -24,9 +24,9 @@ class Spy:
     def __init__(self) -> None:
         self.began = self.ended = 0
         self.may_rewrite = True
-        self.told: list[TimeSaved] = []
-        self.spared = Spared(self.told.append)
-        self.compares = self.spared.turn
+        self.reported: list[TimeSaved] = []
+        self.torch_time_saved = TorchTimeSaved(self.reported.append)
+        self.compares = self.torch_time_saved.turn
 
     def copied(self, seconds: float) -> None: ...
 
@@ -106,7 +106,7 @@ def test_on_request_all_goes_torchs_way(spy: Spy, wrapped: list[str]) -> None:
     assert (spy.began, spy.ended) == (1, 1)
 
 
-def test_the_engine_is_told_of_every_step_and_gradients_are_recorded_again(spy: Spy) -> None:
+def test_the_engine_is_reported_of_every_step_and_gradients_are_recorded_again(spy: Spy) -> None:
     train(*make())
     assert (spy.began, spy.ended) == (3, 3)
     assert torch.is_grad_enabled()
@@ -124,9 +124,9 @@ def test_a_profiler_sees_its_spans(spy: Spy) -> None:
 def test_hooks_of_others_are_called(spy: Spy) -> None:
     calls: list[str] = []
     weights, optimizer = make()
-    mine = optimizer.register_step_post_hook(lambda *_: calls.append("mine"))
+    own = optimizer.register_step_post_hook(lambda *_: calls.append("mine"))
     train(weights, optimizer, steps=1)
-    mine.remove()
+    own.remove()
     everybody = register_optimizer_step_pre_hook(lambda *_: calls.append("everybody"))
     train(weights, optimizer, steps=1)
     everybody.remove()
@@ -136,7 +136,7 @@ def test_hooks_of_others_are_called(spy: Spy) -> None:
 
 
 @pytest.mark.parametrize("inherits", [True, False])
-def test_subclasses_are_told_of_once(
+def test_subclasses_are_reported_of_once(
     spy: Spy, monkeypatch: pytest.MonkeyPatch, inherits: bool
 ) -> None:
     # As at the start of a run: once an SGD was made, torch has wrapped its step for good.

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from holdfast.boot import patches
-from holdfast.diagnosis.memory.evaluation import Evaluation
+from holdfast.diagnosis.memory.evaluation import Evaluations
 
 
 def targets() -> list[str]:
@@ -46,18 +46,18 @@ def test_all_go_in_and_come_out_again() -> None:
 
 def test_modules_tell_of_themselves_only_while_the_patches_are_in() -> None:
     hooks = nn.modules.module
-    told = hooks._global_parameter_registration_hooks, hooks._global_module_registration_hooks
+    reported = hooks._global_parameter_registration_hooks, hooks._global_module_registration_hooks
     patches.install(lambda: None)
     try:
-        assert [len(kind) for kind in told] == [1, 1]
+        assert [len(kind) for kind in reported] == [1, 1]
         nn.Sequential(nn.Linear(2, 2))  # without an engine nothing is told
     finally:
         patches.uninstall()
-    assert [len(kind) for kind in told] == [0, 0]
+    assert [len(kind) for kind in reported] == [0, 0]
 
 
 def test_train_is_torchs_own_while_nothing_is_evaluated() -> None:
-    own, evaluation = nn.Module.train, Evaluation(lambda *_: None)
+    own, evaluation = nn.Module.train, Evaluations(lambda *_: None)
     patches.install(lambda: None)
     try:
         for ends in (evaluation.ends, evaluation.differentiates, patches.uninstall):

@@ -83,8 +83,8 @@ def test_evidence_section_names_what_a_finding_carries(detector, make_rows):
     (finding,) = scan(detector, rows_of(make_rows, detector.fires))
     described = document(detector).sections["Evidence"]
     common = {"count", "skipped", "steps", "opt", "layer", "lr", "loss"}
-    told = set(re.findall(r"``(\w+)``", described))
-    assert set(finding.evidence) - common <= told | {"tensors"}, "undocumented evidence"
+    reported = set(re.findall(r"``(\w+)``", described))
+    assert set(finding.evidence) - common <= reported | {"tensors"}, "undocumented evidence"
 
 
 @each

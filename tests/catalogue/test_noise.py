@@ -80,7 +80,7 @@ def rows_of(make_rows, losses, norms, rates=1e-3):
     """Rows as a guard that skips explosions and does nothing else would write them."""
     rows = make_rows(COUNT, loss=losses, grad_norm=norms, lr=rates)
     baseline = Baseline(20)
-    names = ["loss_usual", "loss_limit", "norm_usual", "norm_limit"]
+    names = ["loss_baseline", "loss_limit", "norm_baseline", "norm_limit"]
     for i, (loss, norm) in enumerate(zip(losses.tolist(), norms.tolist(), strict=True)):
         found = baseline.judge(loss, norm, loss_counts=True, norm_counts=True, may_skip=True)
         rows["outlier"][i], rows["skipped"][i] = found & (NORM | LOSS), found > (NORM | LOSS)

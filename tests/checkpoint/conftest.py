@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.checkpoint.file import Written, save
+from holdfast.checkpoint.file import WrittenCheckpoint, save
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.tree import flatten
 
@@ -36,10 +36,12 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 
 @pytest.fixture
-def put(store: CheckpointStore) -> Callable[..., Written]:
+def put(store: CheckpointStore) -> Callable[..., WrittenCheckpoint]:
     """Puts a checkpoint on the store: ``put(1200, 2.0, rank=1, metrics={"loss": 0.5})``."""
 
-    def put_one(step: int, value: float = 1.0, *, compress: bool = False, **meta: Any) -> Written:
+    def put_one(
+        step: int, value: float = 1.0, *, compress: bool = False, **meta: Any
+    ) -> WrittenCheckpoint:
         store.folder.mkdir(parents=True, exist_ok=True)
         path = store.path(step, meta.get("rank", 0))
         return save(path, *flatten(state(value)), {"step": step, **meta}, compress=compress)

@@ -12,7 +12,7 @@ def test_equal_states_have_no_differences():
     assert not found and found.message() == "no differences"
 
 
-def test_every_kind_is_told_with_both_forms():
+def test_every_kind_is_reported_with_both_forms():
     saved = {"w": ("float32", [3, 4]), "gone": ("float32", (1,)), "same": ("int64", ())}
     live = {"w": (torch.float32, (3, 5)), "new": (torch.float16, (2,)), "same": ("int64", [])}
     found = differences(saved, live)

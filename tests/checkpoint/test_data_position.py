@@ -64,7 +64,7 @@ class Wandering(Sampler[int]):
         return 22
 
 
-def told(batch: Any) -> str:
+def reported(batch: Any) -> str:
     return repr([value.tolist() if hasattr(value, "tolist") else value for value in batch])
 
 
@@ -98,7 +98,7 @@ def run(
             for batch in loader_pass.iterator:
                 loader_pass.handed_out()
                 # What a dropout would do.
-                seen.append(f"{told(batch)} {torch.rand(1).item()} {random.random()}")
+                seen.append(f"{reported(batch)} {torch.rand(1).item()} {random.random()}")
                 if len(seen) == stop:
                     state = {"position": position.state(), "dice": rng.state()}
                     return seen, unflatten(*flatten(state)), position
@@ -170,13 +170,13 @@ def test_workers_draw_the_same_numbers_again(dataset: Any) -> None:
     assert position.why == ""
 
 
-def test_the_order_is_told_alike_however_often_it_is_asked_for() -> None:
+def test_the_order_is_reported_alike_however_often_it_is_asked_for() -> None:
     draws: list[Any] = [*([n, n + 1] for n in range(90)), 7, ["a"], [3]]
-    often, once, other = (_Order(iter(some)) for some in (draws, draws, draws[1:]))
-    told = [(next(often), often.recent()[-1])[1] for _ in draws]
+    often, once, other = (_Order(iter(some), []) for some in (draws, draws, draws[1:]))
+    reported = [(next(often), often.recent()[-1])[1] for _ in draws]
     assert list(once) == draws and list(other) == draws[1:]
-    assert list(once.recent()) == list(often.recent()) == told[-16:]
-    assert told[-2] == told[-3] and once.recent() != other.recent()
+    assert list(once.recent()) == list(often.recent()) == reported[-16:]
+    assert reported[-2] == reported[-3] and once.recent() != other.recent()
 
 
 def test_nothing_is_read_to_get_past_it() -> None:
@@ -292,7 +292,7 @@ def test_an_epoch_saved_after_its_loop_is_over() -> None:
     list(loader_pass.iterator)
     position.ends(loader_pass)
     then = unflatten(*flatten({"position": position.state(), "dice": rng.state()}))
-    expected = [told(batch) for batch in (next(epochs), loader)[1]]
+    expected = [reported(batch) for batch in (next(epochs), loader)[1]]
     position = Position()
     position.resume(then["position"], then["dice"])
     epochs = position.epochs(EPOCHS)
@@ -300,7 +300,7 @@ def test_an_epoch_saved_after_its_loop_is_over() -> None:
     again = DataLoader(Noisy(), 4, shuffle=True, generator=torch.Generator().manual_seed(5))
     loader_pass = position.begins(again, fast=False, say=print)
     assert loader_pass is not None
-    assert [told(batch) for batch in loader_pass.iterator] == expected
+    assert [reported(batch) for batch in loader_pass.iterator] == expected
     assert list(epochs) == [2]
 
 
@@ -340,7 +340,7 @@ def test_side_by_side() -> None:
                 batch = next(iterators[i], None)
                 if batch is None:
                     return
-                line += told(batch)
+                line += reported(batch)
             yield f"{line} {random.random()}"
 
     seed(1)

@@ -81,8 +81,10 @@ def test_meta_data_and_metrics_are_in_the_record_and_come_back(tmp_path):
 
 def test_the_digest_is_what_sha256sum_says(tmp_path):
     written = stored(tmp_path / "a.safetensors", {"w": torch.ones(5)})
-    told = subprocess.run(["sha256sum", written.path], capture_output=True, text=True, check=True)
-    assert told.stdout.split()[0] == written.record["sha256"]
+    reported = subprocess.run(
+        ["sha256sum", written.path], capture_output=True, text=True, check=True
+    )
+    assert reported.stdout.split()[0] == written.record["sha256"]
 
 
 @pytest.mark.parametrize("compress", [False, True])

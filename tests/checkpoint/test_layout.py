@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from holdfast.checkpoint.layout import Piece, header, read_header
+from holdfast.checkpoint.layout import StoredTensor, header, read_header
 
-PIECES = [Piece("b", "F64", (2,), 16), Piece("a", "U8", (3,), 3)]
+PIECES = [StoredTensor("b", "F64", (2,), 16), StoredTensor("a", "U8", (3,), 3)]
 
 
 def test_a_head_is_read_as_it_was_written():

@@ -127,7 +127,7 @@ def test_a_record_cannot_point_out_of_its_folder(put, tmp_path):
         load(path)
 
 
-def test_a_later_format_is_told(put):
+def test_a_later_format_is_reported(put):
     path = put(5).path
     record = path.with_suffix(".json")
     fields = decode_record(record.read_bytes())

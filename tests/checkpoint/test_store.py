@@ -55,10 +55,11 @@ def test_damage_that_shows_at_a_glance_is_marked(store, put, flip):
     store.path(2).write_bytes(b"short")
     store.path(3).unlink()
     store.path(4).with_suffix(".json").unlink()
-    told = [entry.damage for entry in store.entries()]
-    assert "digest is wrong" in told[0] and "5 bytes and should have" in told[1]
+    reported = [entry.damage for entry in store.entries()]
+    assert "digest is wrong" in reported[0] and "5 bytes and should have" in reported[1]
     assert (
-        "the data is not" in told[2] and "its record step-0000000004.r0.json is missing" in told[3]
+        "the data is not" in reported[2]
+        and "its record step-0000000004.r0.json is missing" in reported[3]
     )
     assert not any(entry.good for entry in store.entries())
 

@@ -99,13 +99,13 @@ def test_a_state_put_back_gives_the_same_losses_again(make: Make) -> None:
     torch.manual_seed(3)
     net = Net()
     optimizer = make(list(net.parameters()))
-    mine = TrainingState({"model": net}, [optimizer])
+    own = TrainingState({"model": net}, [optimizer])
     train(net, optimizer, 3)
-    saved = held(mine.state())
+    saved = held(own.state())
     first = train(net, optimizer, 4)
     weights = {name: p.data_ptr() for name, p in net.named_parameters()}
-    mine.put_back(saved)
-    assert same(held(mine.state()), saved)
+    own.put_back(saved)
+    assert same(held(own.state()), saved)
     assert train(net, optimizer, 4) == first
     assert weights == {name: p.data_ptr() for name, p in net.named_parameters()}
 
@@ -143,11 +143,11 @@ def test_nothing_is_copied_and_tied_weights_are_there_once() -> None:
 def test_state_that_was_not_there_yet_is_removed() -> None:
     net = Net()
     optimizer = torch.optim.AdamW(net.parameters())
-    mine = TrainingState({"model": net}, [optimizer])
-    saved = held(mine.state())
+    own = TrainingState({"model": net}, [optimizer])
+    saved = held(own.state())
     train(net, optimizer, 2)
     assert net.late is not None
-    mine.put_back(saved)
+    own.put_back(saved)
     assert not optimizer.state
     assert net.late is None
     assert net.norm.num_batches_tracked == 0
@@ -208,13 +208,13 @@ class OwnWay(torch.optim.SGD):
 def test_an_optimizer_with_its_own_way_is_asked() -> None:
     net = nn.Linear(4, 2)
     optimizer = OwnWay(net.parameters(), lr=0.1, momentum=0.9)
-    mine = TrainingState({"m": net}, [optimizer])
+    own = TrainingState({"m": net}, [optimizer])
     net(torch.ones(1, 4)).sum().backward()
     optimizer.step()
-    saved = held(mine.state())
+    saved = held(own.state())
     before = copy.deepcopy(saved)
     optimizer.step()
-    mine.put_back(saved)
+    own.put_back(saved)
     assert optimizer.count == 1
     optimizer.step()
     assert same(saved, before), "what was put back is no longer ours to change"
@@ -244,12 +244,12 @@ def test_schedules_go_on_where_they_were(make: Callable[[Any], Any]) -> None:
         net = Net()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
         scheduler = make(optimizer)
-        mine = TrainingState({"model": net}, [optimizer], schedulers=[scheduler])
+        own = TrainingState({"model": net}, [optimizer], schedulers=[scheduler])
         if fresh:
-            mine.put_back(saved)
+            own.put_back(saved)
         else:
             train(net, optimizer, 4, scheduler)
-            saved = held(mine.state())
+            saved = held(own.state())
             assert saved["left_out"] == []
         seen: list[float] = []
         for _ in range(6):
@@ -285,7 +285,7 @@ def test_everything_beside_the_model() -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     scaler.scale(torch.ones(()))  # its scale is made when it is first used
     diary, generator = Diary(), torch.Generator().manual_seed(4)
-    mine = TrainingState(
+    own = TrainingState(
         {"m": net},
         [optimizer],
         scaler=scaler,
@@ -295,7 +295,7 @@ def test_everything_beside_the_model() -> None:
     diary.recent.extend([1.0, 2.0])
     diary.seen |= {3}
     diary.table += 1
-    saved = held(mine.state())
+    saved = held(own.state())
     assert saved["left_out"] == ["others.diary.lock (object)"]
     drawn = torch.rand(3, generator=generator)
     lock = diary.lock
@@ -305,7 +305,7 @@ def test_everything_beside_the_model() -> None:
     diary.recent.append(3.0)
     diary.seen.clear()
     diary.table += 5
-    mine.put_back(saved)
+    own.put_back(saved)
     assert scaler.get_scale() == 8.0
     assert isinstance(scaler._init_scale, float)  # a tensor would be shared with the snapshot
     assert average.n_averaged.item() == 0
@@ -320,31 +320,31 @@ def test_everything_beside_the_model() -> None:
 def test_only_some_parts() -> None:
     net = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    mine = TrainingState({"m": net}, [optimizer])
-    saved = held(mine.state(dice=False))
+    own = TrainingState({"m": net}, [optimizer])
+    saved = held(own.state(dice=False))
     assert "dice" not in saved
     nn.init.zeros_(net.weight)
     optimizer.param_groups[0]["lr"] = 0.5
-    mine.put_back(saved, parts=["optimizers"])
+    own.put_back(saved, parts=["optimizers"])
     assert not net.weight.any() and optimizer.param_groups[0]["lr"] == 0.1
-    mine.put_back(saved, parts={"models"})
+    own.put_back(saved, parts={"models"})
     assert net.weight.any()
 
 
 def test_gradients_amid_accumulation() -> None:
     net = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    mine = TrainingState({"m": net}, [optimizer])
+    own = TrainingState({"m": net}, [optimizer])
     net(torch.ones(1, 4)).sum().backward()
     net.bias.grad = None
-    saved = held(mine.state(gradients=True))
+    saved = held(own.state(gradients=True))
     net(torch.ones(1, 4)).sum().backward()
-    mine.put_back(saved)
+    own.put_back(saved)
     assert net.bias.grad is None
     assert net.weight.grad is not None and (net.weight.grad == 1).all()
 
 
-def test_what_does_not_fit_is_told_and_nothing_is_touched() -> None:
+def test_what_does_not_fit_is_reported_and_nothing_is_touched() -> None:
     saved = held(
         TrainingState(
             {"m": nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2))},
@@ -354,16 +354,16 @@ def test_what_does_not_fit_is_told_and_nothing_is_touched() -> None:
     )
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     before = copy.deepcopy(net.state_dict())
-    mine = TrainingState({"m": net}, [], schedulers=[Diary()])
-    found = mine.differences(saved)
+    own = TrainingState({"m": net}, [], schedulers=[Diary()])
+    found = own.differences(saved)
     differing = [name for name, *_ in found.differing]
     assert differing == ["m.0.weight", "m.0.bias", "m.1.weight", "m.1.bias"]
     assert [name for name, _ in found.unexpected] == ["others.x"]
     assert "m.1.running_mean" in dict(found.missing) and "schedulers.0" in dict(found.missing)
     with pytest.raises(CheckpointError, match=r"m\.0\.weight: .*\[2, 4\].*\[3, 4\]"):
-        mine.put_back(saved)
+        own.put_back(saved)
     assert same(dict(net.state_dict()), dict(before))
-    assert not mine.differences(saved, parts=["dice"])
+    assert not own.differences(saved, parts=["dice"])
 
 
 @pytest.mark.parametrize("order", ["turned round", "other groups"])
@@ -383,9 +383,9 @@ def test_buffers_that_come_and_go_are_no_difference() -> None:
     nets[0].register_buffer("more", torch.ones(2), persistent=False)
     nets[1].register_buffer("cache", torch.arange(2), persistent=False)
     saved = held(TrainingState({"m": nets[0]}, []).state())
-    mine = TrainingState({"m": nets[1]}, [])
-    assert not mine.differences(saved)
-    mine.put_back(saved)
+    own = TrainingState({"m": nets[1]}, [])
+    assert not own.differences(saved)
+    own.put_back(saved)
     assert torch.equal(nets[1].get_buffer("cache"), torch.arange(8))
 
 

@@ -164,7 +164,7 @@ def test_what_is_no_skeleton_is_refused(skeleton):
         unflatten(skeleton, [])
 
 
-def test_a_skeleton_is_told_from_a_tree():
+def test_a_skeleton_is_reported_from_a_tree():
     assert is_skeleton(flatten({})[0])
     assert not is_skeleton({"dict": []}) and not is_skeleton([1])
 

@@ -223,11 +223,11 @@ TABLE = [tuple(part.strip() for part in row.rsplit("|", 1)) for row in MISTAKES.
 def complain(capsys: pytest.CaptureFixture[str], words: Sequence[str], code: int = 2) -> str:
     """Carry out a command line in this process; its one line."""
     assert main(words) == code
-    told = capsys.readouterr()
-    assert told.err.startswith("holdfast: error: ") and told.err.endswith("\n")
-    assert told.err.count("\n") == 1 and told.out == ""
-    assert len(told.err) > 40, "says nothing"
-    return told.err
+    reported = capsys.readouterr()
+    assert reported.err.startswith("holdfast: error: ") and reported.err.endswith("\n")
+    assert reported.err.count("\n") == 1 and reported.out == ""
+    assert len(reported.err) > 40, "says nothing"
+    return reported.err
 
 
 @pytest.mark.parametrize(("command", "says"), TABLE, ids=[row[0] for row in TABLE])
@@ -241,7 +241,7 @@ def test_there_are_enough_of_them_and_none_twice():
 
 
 @pytest.mark.parametrize("verb", ["show", "diff", "export"])
-def test_a_damaged_checkpoint_is_told_by_the_exit_code(
+def test_a_damaged_checkpoint_is_reported_by_the_exit_code(
     capsys: pytest.CaptureFixture[str], verb: str
 ):
     more = {"show": [], "diff": ["garbage.safetensors"], "export": ["out.pt"]}[verb]
@@ -359,8 +359,8 @@ def test_a_full_disk_behind_the_output(
     finally:
         with contextlib.suppress(OSError):
             full.close()
-    told = capsys.readouterr().err
-    assert "No space left on device" in told and told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert "No space left on device" in reported and reported.count("\n") == 1
 
 
 @pytest.mark.parametrize("closed", [["stdout"], ["stderr"], ["stdout", "stderr"]])
@@ -380,8 +380,8 @@ def test_a_closed_stream(
     assert main(command.split()) == code
     for name in closed:
         getattr(sys, name).close()
-    told = capsys.readouterr()
-    assert not ("stdout" in closed and told.out) and not ("stderr" in closed and told.err)
+    reported = capsys.readouterr()
+    assert not ("stdout" in closed and reported.out) and not ("stderr" in closed and reported.err)
 
 
 class Terminal(io.StringIO):

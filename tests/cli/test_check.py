@@ -26,8 +26,12 @@ def test_a_healthy_run_gives_0(make_run, capsys):
 
 def test_findings_give_1(sick, capsys):
     assert main(["check", sick]) == 1
-    told = capsys.readouterr().out
-    assert told.startswith("2 findings in 20 rows") and "NUM001" in told and "NUM002" in told
+    reported = capsys.readouterr().out
+    assert (
+        reported.startswith("2 findings in 20 rows")
+        and "NUM001" in reported
+        and "NUM002" in reported
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +123,7 @@ def test_plugins_take_part_and_info_is_no_failure(make_run, capsys, plugin):
     assert "TST001" in capsys.readouterr().out
 
 
-def test_a_plugin_that_fails_is_told_and_the_rest_goes_on(sick, capsys, plugin, monkeypatch):
+def test_a_plugin_that_fails_is_reported_and_the_rest_goes_on(sick, capsys, plugin, monkeypatch):
     plugin(Broken)
     assert main(["check", sick]) == 1
     captured = capsys.readouterr()
@@ -142,8 +146,10 @@ def test_a_plugin_that_fails_is_told_and_the_rest_goes_on(sick, capsys, plugin, 
 def test_a_run_that_died_is_sick(make_run, capsys, exit_code, code, says):
     path = str(make_run(exit_code=exit_code).path)
     assert main(["check", path]) == code
-    told = capsys.readouterr().out
-    assert told.startswith("No findings in 20 rows of 1 process\n") and told.endswith(f"{says}\n")
+    reported = capsys.readouterr().out
+    assert reported.startswith("No findings in 20 rows of 1 process\n") and reported.endswith(
+        f"{says}\n"
+    )
     assert main(["check", path, "--format", "json"]) == code
     assert json.loads(capsys.readouterr().out)["sick"] == bool(code)
 

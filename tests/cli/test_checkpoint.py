@@ -12,7 +12,7 @@ from torch import distributed
 
 from holdfast.checkpoint.file import save
 from holdfast.checkpoint.record import encode_record
-from holdfast.checkpoint.sharded.places import Place
+from holdfast.checkpoint.sharded.places import PartPlace
 from holdfast.checkpoint.sharded.saving import save as save_over_ranks
 from holdfast.checkpoint.training_state import TrainingState
 from holdfast.checkpoint.tree import flatten
@@ -90,27 +90,27 @@ def test_verify_one_file_and_as_json(run, capsys):
     assert "1 tensor" in capsys.readouterr().out
     spoil(path.with_suffix(".safetensors"))
     assert main(["checkpoint", "verify", "--json", str(path), str(store(run))]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert [bool(one["damage"]) for one in told] == [True, False, True, False]
+    reported = json.loads(capsys.readouterr().out)
+    assert [bool(one["damage"]) for one in reported] == [True, False, True, False]
 
 
 def test_show_of_a_folder_is_the_newest_good_one(run, capsys):
     spoil(store(run) / "step-0000000300.r0.safetensors")
     put(store(run), 200, epoch=4)
     assert main(["checkpoint", "show", str(run.path), "--tensors"]) == 0
-    told = capsys.readouterr().out
-    assert "step-0000000200.r0.safetensors" in told and "step     200, rank 0 of 1" in told
-    assert f"torch {torch.__version__}" in told and "metrics  loss 0.5" in told
-    assert "epoch    4" in told and "models.m.w  float32 [2, 3]" in told
+    reported = capsys.readouterr().out
+    assert "step-0000000200.r0.safetensors" in reported and "step     200, rank 0 of 1" in reported
+    assert f"torch {torch.__version__}" in reported and "metrics  loss 0.5" in reported
+    assert "epoch    4" in reported and "models.m.w  float32 [2, 3]" in reported
     assert main(["checkpoint", "show", str(run.path)]) == 0
-    told = capsys.readouterr().out
-    assert "models.m.w" not in told and "tensors  1 in models" in told
+    reported = capsys.readouterr().out
+    assert "models.m.w" not in reported and "tensors  1 in models" in reported
 
 
 def test_show_as_json_is_the_record(run, capsys):
     assert main(["checkpoint", "show", str(run.path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["step"] == 300 and told["tensors"] == {"models.m.w": ["float32", [2, 3]]}
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["step"] == 300 and reported["tensors"] == {"models.m.w": ["float32", [2, 3]]}
 
 
 def test_show_of_a_later_rank_alone(tmp_path, capsys):
@@ -144,20 +144,20 @@ def test_diff(run, capsys):
     assert main(["checkpoint", "diff", one, one]) == 0
     assert "bitwise equal: 1 tensor" in capsys.readouterr().out
     assert main(["checkpoint", "diff", one, other]) == 1
-    told = capsys.readouterr().out
-    assert "models.m.w: 6 of 6 elements, by up to 100, 1 of its norm" in told
+    reported = capsys.readouterr().out
+    assert "models.m.w: 6 of 6 elements, by up to 100, 1 of its norm" in reported
     put(store(run), 200, lr=0.05, width=4)
     assert main(["checkpoint", "diff", one, other]) == 1
-    told = capsys.readouterr().out
-    assert "models.m.w: float32 [2, 3] in step 100, float32 [2, 4] in step 200" in told
-    assert "optimizers.0.groups.0.lr: 0.1 → 0.05" in told
+    reported = capsys.readouterr().out
+    assert "models.m.w: float32 [2, 3] in step 100, float32 [2, 4] in step 200" in reported
+    assert "optimizers.0.groups.0.lr: 0.1 → 0.05" in reported
 
 
 def test_diff_as_json(run, capsys):
     one, other = (str(store(run) / f"step-0000000{n}00.r0.safetensors") for n in (1, 2))
     assert main(["checkpoint", "diff", "--json", one, other]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["tensors"][0]["name"] == "models.m.w" and told["equal"] == 0
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["tensors"][0]["name"] == "models.m.w" and reported["equal"] == 0
 
 
 def test_diff_of_a_damaged_one(run, capsys):
@@ -172,9 +172,9 @@ def test_prune(run, capsys):
     spoil(put(store(run), 400))
     words = ["checkpoint", "prune", str(run.path), "--last", "1"]
     assert main([*words, "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert "would remove  step-0000000200.r0.safetensors" in told and "damaged: its" in told
-    assert "would remove 2 checkpoints" in told and "2 left: rank 0" in told
+    reported = capsys.readouterr().out
+    assert "would remove  step-0000000200.r0.safetensors" in reported and "damaged: its" in reported
+    assert "would remove 2 checkpoints" in reported and "2 left: rank 0" in reported
     assert len(list(store(run).iterdir())) == 8
     assert main([*words, "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
@@ -212,8 +212,8 @@ def test_a_forged_run_json_removes_nothing_in_a_folder_it_names(make_run, tmp_pa
         put(folder, step, run=str(tmp_path / "another"))
     before = sorted(folder.iterdir())
     assert main(["checkpoint", "prune", str(run.path), "--last", "1", "--best", "0"]) == 2
-    told = capsys.readouterr().err
-    assert str(folder) in told and "says that it is of the run" in told
+    reported = capsys.readouterr().err
+    assert str(folder) in reported and "says that it is of the run" in reported
     assert sorted(folder.iterdir()) == before
     assert main(["checkpoint", "prune", str(folder), "--last", "1", "--best", "0"]) == 0
     assert len(list(folder.iterdir())) == 2
@@ -227,8 +227,8 @@ def test_elsewhere_only_intact_checkpoints_of_the_run_go(make_run, tmp_path, cap
     spoil(put(folder, 150, run=str(run.path.resolve())))
     put(folder, 250)
     assert main(["checkpoint", "prune", str(run.path), "--last", "1", "--best", "0"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == f"in {folder}, which is outside of {run.path}"
+    reported = capsys.readouterr().out.splitlines()
+    assert reported[0] == f"in {folder}, which is outside of {run.path}"
     assert sorted(int(path.name[5:15]) for path in folder.glob("*.json")) == [150, 250, 300]
 
 
@@ -295,8 +295,8 @@ def test_help_of_a_verb(capsys):
     assert main(["checkpoint", "--help"]) == 0
     assert "holdfast checkpoint prune RUN" in capsys.readouterr().out
     assert main(["checkpoint", "prune", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert "usage: holdfast checkpoint prune" in told and "(default: loss)" in told
+    reported = capsys.readouterr().out
+    assert "usage: holdfast checkpoint prune" in reported and "(default: loss)" in reported
 
 
 def test_torch_is_not_needed(run):
@@ -344,7 +344,7 @@ def over_ranks(run):
     rendezvous = distributed.HashStore()
 
     def rank_saves(rank):
-        place = Place((4, 3), (2 * rank, 0), (2, 3))
+        place = PartPlace((4, 3), (2 * rank, 0), (2, 3))
         tree = {"models": {"m": {"w": torch.full((2, 3), float(rank))}}, "dice": {"rank": rank}}
         save_over_ranks(
             tree, 500, rank=rank, world=2, store=rendezvous, folder=store(run),
@@ -368,8 +368,8 @@ def test_a_checkpoint_over_ranks_is_listed_shown_and_verified(run, over_ranks, c
     assert main(["checkpoint", "verify", str(over_ranks)]) == 0
     spoil(over_ranks / "r1.safetensors")
     assert main(["checkpoint", "verify", str(over_ranks / "index.json")]) == 1
-    told = capsys.readouterr().out
-    assert "models.m.w has changed, in r1.safetensors, the data of rank 1" in told
+    reported = capsys.readouterr().out
+    assert "models.m.w has changed, in r1.safetensors, the data of rank 1" in reported
 
 
 def test_a_checkpoint_over_ranks_is_exported(run, over_ranks, tmp_path, capsys):

@@ -30,8 +30,8 @@ def times(milliseconds: float):
 
 def test_the_same_run_is_not_worse(pair, capsys):
     assert main(["compare", *pair()]) == 0
-    told = capsys.readouterr().out
-    assert "not worse" in told and "step time" in told and "+0.0%" in told
+    reported = capsys.readouterr().out
+    assert "not worse" in reported and "step time" in reported and "+0.0%" in reported
 
 
 @pytest.mark.parametrize(
@@ -44,26 +44,26 @@ def test_the_same_run_is_not_worse(pair, capsys):
     ],
     ids=["time", "memory", "loss", "finding"],
 )
-def test_a_worse_run_is_told_with_its_reason(pair, capsys, second, reason):
+def test_a_worse_run_is_reported_with_its_reason(pair, capsys, second, reason):
     assert main(["compare", *pair(second)]) == 1
-    told = capsys.readouterr().out
-    assert reason in told and ": worse" in told
+    reported = capsys.readouterr().out
+    assert reason in reported and ": worse" in reported
 
 
 def test_a_loss_that_became_nan_is_worse_and_told_so(pair, capsys):
     last = dict.fromkeys(range(92, 100), 1)
     runs = pair({"loss": dict.fromkeys(last, np.nan), "loss_bad": last})
     assert main(["compare", *runs, "--fail-on", "findings=off"]) == 1
-    told = capsys.readouterr().out
-    assert "→ not finite" in told and "inf%" not in told
+    reported = capsys.readouterr().out
+    assert "→ not finite" in reported and "inf%" not in reported
     assert main(["compare", *reversed(runs), "--fail-on", "findings=off"]) == 0
 
 
 def test_better_in_everything_is_not_worse(pair, capsys):
     second = {"time": times(5), "rss": 1e8, "loss": 0.01}
     assert main(["compare", *pair(second)]) == 0
-    told = capsys.readouterr().out
-    assert "-80.0%" in told and "inf" not in told
+    reported = capsys.readouterr().out
+    assert "-80.0%" in reported and "inf" not in reported
 
 
 def test_a_difference_within_the_noise_is_none(make_run, make_rows):
@@ -90,7 +90,7 @@ def test_a_run_that_failed_is_worse_than_one_that_finished(pair, capsys):
     assert main(["compare", *runs, "--fail-on", "ending=off"]) == 0
 
 
-def test_what_is_gone_is_told_and_is_no_reason(pair, capsys):
+def test_what_is_gone_is_reported_and_is_no_reason(pair, capsys):
     first, second = pair({"loss": {50: np.nan}, "loss_bad": {50: 1}})
     assert main(["compare", second, first]) == 0
     assert "only in the first: NUM001" in capsys.readouterr().out
@@ -98,9 +98,9 @@ def test_what_is_gone_is_told_and_is_no_reason(pair, capsys):
 
 def test_as_json(pair, capsys):
     assert main(["compare", *pair({"rss": 6e8}), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    figures = {figure["name"]: figure for figure in told["figures"]}
-    assert told["worse"] and figures["rss"]["verdict"] == "worse" and told["at_step"] == 99
+    reported = json.loads(capsys.readouterr().out)
+    figures = {figure["name"]: figure for figure in reported["figures"]}
+    assert reported["worse"] and figures["rss"]["verdict"] == "worse" and reported["at_step"] == 99
     assert figures["rss"]["change"] == pytest.approx(0.2)
 
 
@@ -128,8 +128,8 @@ def test_runs_of_different_scripts_are_not_judged(make_run, make_rows, capsys):
     second = make_run(make_rows(100, loss=9.0, rss=9e8), name="second", meta={"script": "gru.py"})
     runs = [str(first.path), str(second.path)]
     assert main(["compare", *runs]) == 0
-    told = capsys.readouterr().out
-    assert "not judged" in told and "different scripts: cnn.py and gru.py" in told
+    reported = capsys.readouterr().out
+    assert "not judged" in reported and "different scripts: cnn.py and gru.py" in reported
     assert main(["compare", *runs, "--format", "html"]) == 0
     assert "Not judged" in (second.path / "compare.html").read_text()
     assert main(["compare", *runs, "--fail-on", "rss=10%"]) == 1
@@ -137,16 +137,18 @@ def test_runs_of_different_scripts_are_not_judged(make_run, make_rows, capsys):
 
 def test_a_script_of_the_same_name_may_be_another(make_run, make_rows, make_event, capsys):
     def run(name, digest, *layers, command=("train.py",), **columns):
-        told = make_event("optimizer", 0, 0, opt=0, layers=list(layers))
+        reported = make_event("optimizer", 0, 0, opt=0, layers=list(layers))
         meta = {"script": "train.py", "digest": digest, "command": list(command)}
-        made = make_run(make_rows(100, **columns), events=[told], name=name, meta=meta)
+        made = make_run(make_rows(100, **columns), events=[reported], name=name, meta=meta)
         return str(made.path)
 
     first = run("first", "aa", "weight", "bias")
     another = run("another", "bb", "0.weight", "0.bias", loss=9e6)
     assert main(["compare", first, another]) == 0
-    told = capsys.readouterr().out
-    assert "not judged" in told and "no weight of the same name" in told and "× " in told
+    reported = capsys.readouterr().out
+    assert (
+        "not judged" in reported and "no weight of the same name" in reported and "× " in reported
+    )
     # An edit of a script is what runs are compared for, and so are other arguments.
     edited = run("edited", "cc", "weight", "bias", "more.weight", loss=9.0)
     assert main(["compare", first, edited]) == 1
@@ -170,23 +172,23 @@ def test_without_a_second_run_the_one_before_is_the_reference(make_run, make_row
 
 def test_nothing_is_written_through_a_link_in_the_folder_of_a_run(pair, tmp_path):
     first, second = pair()
-    mine = tmp_path / "mine.txt"
-    mine.write_text("mine")
-    (Path(second) / "compare.html").symlink_to(mine)
+    own = tmp_path / "mine.txt"
+    own.write_text("mine")
+    (Path(second) / "compare.html").symlink_to(own)
     assert main(["compare", first, second, "--format", "html"]) == 0
     assert (Path(second) / "compare.html").read_text().startswith("<!doctype html>")
     (Path(second) / "track").mkdir()
-    (Path(second) / "track" / "metrics.jsonl").symlink_to(mine)
+    (Path(second) / "track" / "metrics.jsonl").symlink_to(own)
     assert main(["track", second, "--to", "json"]) in (0, 1, 2)
-    assert mine.read_text() == "mine"
+    assert own.read_text() == "mine"
 
 
 @pytest.mark.parametrize(("name", "sink"), [("track", "json"), ("tensorboard", "tensorboard")])
 def test_nothing_is_written_through_a_folder_that_is_a_link(pair, tmp_path, name, sink, capsys):
     _, run = pair()
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (Path(run) / name).symlink_to(mine)
+    own = tmp_path / "mine"
+    own.mkdir()
+    (Path(run) / name).symlink_to(own)
     assert main(["track", run, "--to", sink]) == 2
-    assert f"{name} is a link to {mine}" in capsys.readouterr().err
-    assert not list(mine.iterdir())
+    assert f"{name} is a link to {own}" in capsys.readouterr().err
+    assert not list(own.iterdir())

@@ -89,11 +89,11 @@ def test_every_visible_option_is_offered(complete):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_shell_itself_reads_its_script(shell, tmp_path, capsys):
     assert main(["completion", shell]) == 0
-    told = capsys.readouterr().out
-    assert "holdfast" in told and "older-than" in told
+    reported = capsys.readouterr().out
+    assert "holdfast" in reported and "older-than" in reported
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here to check its script")
-    (tmp_path / "script").write_text(told)
+    (tmp_path / "script").write_text(reported)
     subprocess.run([shell, "-n", tmp_path / "script"], check=True, timeout=30)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.cli import main
 from holdfast.records.base import event_from
-from holdfast.records.run import HoldfastError
+from holdfast.records.run import PartFailed
 from holdfast.report import card_html, end_summary, saved_words
 from holdfast.report.live import Live, start_line
 from holdfast.report.terminal import Terminal
@@ -119,35 +119,35 @@ def test_nothing_a_terminal_acts_on_is_printed(words, colour, forged, capfd, mon
     known = {"RUN": str(forged.path), "OTHER": str(forged.path.parent / "x\x1b[31m\u202ey")}
     given = [word.replace("EVIL", EVIL) for word in words.split()]
     main([str(known.get(word, word)) for word in given])
-    told = capfd.readouterr()
-    assert told.out or told.err
+    reported = capfd.readouterr()
+    assert reported.out or reported.err
     if "open" not in words.split():
-        harmless(told.out)
-    harmless(told.err)
+        harmless(reported.out)
+    harmless(reported.err)
     if "github" in words:
-        assert all(row.startswith("::") for row in told.out.splitlines())
-        assert "::error::" not in told.out.splitlines()
+        assert all(row.startswith("::") for row in reported.out.splitlines())
+        assert "::error::" not in reported.out.splitlines()
     elif "html" not in words:
-        assert not OBEYED.search(told.out)
-        assert "md" not in words or ": :error::forged" in told.out
-    assert not OBEYED.search(told.err)
+        assert not OBEYED.search(reported.out)
+        assert "md" not in words or ": :error::forged" in reported.out
+    assert not OBEYED.search(reported.err)
 
 
 def test_live_lines_and_the_last_words_are_harmless(forged):
     for terminal in (Terminal(), Terminal(there=True, colour=True)):
-        told: list[str] = []
-        live = Live(told.append, verbose=True, health=1, terminal=terminal)
+        reported: list[str] = []
+        live = Live(reported.append, verbose=True, health=1, terminal=terminal)
         data = LaneReader(forged, "r0").read()
         live.show(data.findings, data.events)
-        assert len(told) > 8
-        harmless("".join(text.removeprefix("\r\x1b[2K") for text in told))
-        told += [end_summary(forged, terminal), saved_words(forged)]
-        assert not any(OBEYED.search(text) for text in told)
-        harmless("".join(told[-2:]))
+        assert len(reported) > 8
+        harmless("".join(text.removeprefix("\r\x1b[2K") for text in reported))
+        reported += [end_summary(forged, terminal), saved_words(forged)]
+        assert not any(OBEYED.search(text) for text in reported)
+        harmless("".join(reported[-2:]))
     harmless(card_html(forged))
-    live = Live(told.append, start=start_line(EVIL, EVIL, acts=True), terminal=Terminal())
+    live = Live(reported.append, start=start_line(EVIL, EVIL, acts=True), terminal=Terminal())
     live.show([], [Event(time=0.0, rank=0, step=0, kind="policy", data={"rules": ["x: y"]})])
-    harmless(told[-1])
+    harmless(reported[-1])
 
 
 def harmless(text: str) -> None:
@@ -171,17 +171,19 @@ def test_nobody_has_to_read_megabytes(text, tmp_path, capsys, monkeypatch):
     writer.write_findings(
         [dataclasses.replace(FINDING, message=text, advice=text, name=text, evidence=evidence)]
     )
-    failures = [HoldfastError(where=f"{i}", error=text) for i in range(3)]
-    failures += [HoldfastError(where="", error=f"{i}") for i in range(90)]
+    failures = [PartFailed(where=f"{i}", error=text) for i in range(3)]
+    failures += [PartFailed(where="", error=f"{i}") for i in range(90)]
     writer.write_events([event_from(3, failure, 0) for failure in failures])
     writer.close()
     for form in ("text", "md", "github"):
         assert main(["report", str(run.path), "--format", form]) == 0
-        told = capsys.readouterr().out.replace("\\", "")
-        assert len(told) < 90_000 and "characters more: holdfast report --format json)" in told
-        assert "begin" in told and "end" in told
-        assert form == "github" or "53 more: holdfast report --format json" in told
-        assert form == "github" or "59 lines more: holdfast report --format json" in told
+        reported = capsys.readouterr().out.replace("\\", "")
+        assert (
+            len(reported) < 90_000 and "characters more: holdfast report --format json)" in reported
+        )
+        assert "begin" in reported and "end" in reported
+        assert form == "github" or "53 more: holdfast report --format json" in reported
+        assert form == "github" or "59 lines more: holdfast report --format json" in reported
     assert len(end_summary(run)) < 70_000
     assert main(["report", str(run.path), "--format", "json"]) == 0
     assert text in capsys.readouterr().out

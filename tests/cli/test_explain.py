@@ -14,23 +14,23 @@ def test_by_code_or_name(word, capsys):
 
 def test_without_a_code_all_are_listed(capsys):
     assert main(["explain"]) == 0
-    told = capsys.readouterr().out
-    assert all(f"{detector.code}  " in told for detector in ALL)
+    reported = capsys.readouterr().out
+    assert all(f"{detector.code}  " in reported for detector in ALL)
 
 
 def test_words_find_a_ranked_list_or_the_only_one(capsys):
     assert main(["explain", "nan"]) == 0
-    told = capsys.readouterr().out
-    assert "findings fit 'nan', the best first:" in told
-    assert told.index("\nNUM001  ") < told.index("\nNUM005  ")
+    reported = capsys.readouterr().out
+    assert "findings fit 'nan', the best first:" in reported
+    assert reported.index("\nNUM001  ") < reported.index("\nNUM005  ")
     assert main(["explain", "loss", "spike"]) == 0
     assert capsys.readouterr().out.startswith("OPT001  loss_spike")
 
 
 def test_several_codes_are_several_pages(capsys):
     assert main(["explain", "NUM001", "OPT001"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("NUM001  nonfinite_loss") and "\nOPT001  loss_spike" in told
+    reported = capsys.readouterr().out
+    assert reported.startswith("NUM001  nonfinite_loss") and "\nOPT001  loss_spike" in reported
     assert main(["explain", "NUM001", "OPT01"]) == 2
     assert capsys.readouterr().out == ""
 
@@ -54,6 +54,8 @@ def test_ascii_terminals_get_a_question_mark(monkeypatch):
 
 def test_one_page_that_only_mentions_the_words_is_no_answer(capsys):
     assert main(["explain", "gradient", "accumulation"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("nothing is about 'gradient accumulation' itself; one finding mentions")
-    assert "\nNUM001  " in told and "What it detects" not in told
+    reported = capsys.readouterr().out
+    assert reported.startswith(
+        "nothing is about 'gradient accumulation' itself; one finding mentions"
+    )
+    assert "\nNUM001  " in reported and "What it detects" not in reported

@@ -56,8 +56,8 @@ def test_a_hole_of_a_terabyte_is_not_read(run, name, end, capsys):
     read_all(run)
     assert time.process_time() - began < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000
-    told = "".join(capsys.readouterr())
-    assert name != DATA or "are on the disk" in told
+    reported = "".join(capsys.readouterr())
+    assert name != DATA or "are on the disk" in reported
 
 
 def test_rows_in_front_of_a_hole_are_read(run, capsys):
@@ -65,16 +65,18 @@ def test_rows_in_front_of_a_hole_are_read(run, capsys):
     sound = capsys.readouterr().out.splitlines()
     os.truncate(run / STEPS, 1 << 33)
     read_all(run, "report RUN")
-    told = capsys.readouterr().out.splitlines()
-    assert [one for one in told if one not in sound] == [one for one in told if "8 GiB" in one]
+    reported = capsys.readouterr().out.splitlines()
+    assert [one for one in reported if one not in sound] == [
+        one for one in reported if "8 GiB" in one
+    ]
 
 
 @pytest.mark.parametrize("deep", [101, 900, 100_000])
 def test_what_is_nested_deeply_is_no_record_and_told_once(run, deep, capsys):
     finding = json.loads((run / FINDINGS).read_bytes().splitlines()[0])
-    told = json.dumps({**finding, "code": "NUM999", "evidence": {"x": 0}})
+    reported = json.dumps({**finding, "code": "NUM999", "evidence": {"x": 0}})
     with (run / FINDINGS).open("a") as file:
-        file.write(told.replace('"x": 0', f'"x": {"[" * deep}{"]" * deep}') + "\n")
+        file.write(reported.replace('"x": 0', f'"x": {"[" * deep}{"]" * deep}') + "\n")
     for form in ("json", "text", "md", "sarif"):
         read_all(run, f"report RUN --format {form}", "check RUN")
         text = capsys.readouterr().out

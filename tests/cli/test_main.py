@@ -61,9 +61,9 @@ def test_version(capsys):
 
 def test_help_lists_the_commands_that_are_there(capsys):
     assert main(["--help"]) == 0
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     for name in ("report", "check", "explain"):
-        assert f"\n  {name} " in told
+        assert f"\n  {name} " in reported
 
 
 def test_no_command_is_a_mistake_that_shows_the_help(capsys):
@@ -104,9 +104,9 @@ def test_a_script_without_run_is_understood(capsys, tmp_path, monkeypatch):
 
 def test_help_of_a_command_is_its_docstring(capsys):
     assert main(["report", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert "usage: holdfast report" in told
-    assert "Report on a run" in told
+    reported = capsys.readouterr().out
+    assert "usage: holdfast report" in reported
+    assert "Report on a run" in reported
 
 
 def test_a_command_gets_its_arguments_and_gives_the_exit_code(commands):
@@ -163,8 +163,8 @@ def test_what_a_command_may_raise(commands, capfd, error, code):
     finally:
         os.dup2(keep, 1)
         os.close(keep)
-    told = capfd.readouterr().err
-    assert told == ("holdfast: error: two lines\n" if code == 2 else "")
+    reported = capfd.readouterr().err
+    assert reported == ("holdfast: error: two lines\n" if code == 2 else "")
 
 
 def test_a_bug_is_not_hidden(commands):

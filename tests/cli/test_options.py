@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from holdfast.cli import COMMANDS
 from holdfast.cli._commands import find_command
-from holdfast.cli._completion import Node, node_of
+from holdfast.cli._completion import CommandNode, node_of
 from holdfast.cli._parser import FORMATS, Parser
 
 # Names that once stood for the same; those on the left work still and are not listed.
 FORMER = {"--json": "--format", "--out": "--output", "--only": "--select"}
 
 
-def nodes() -> list[Node]:
+def nodes() -> list[CommandNode]:
     return [node for name, _, _ in COMMANDS for node in node_of(find_command(name)).walk()]
 
 

@@ -57,8 +57,8 @@ def test_a_family_adds_a_command_with_verbs(plugin, capsys):
 def test_the_overview_lists_it_under_its_own_heading(plugin, capsys):
     plugin.COMMANDS = (Family, like_family(name="a_family_of_a_long_name"))
     assert main(["--help"]) == 0
-    told, _, added = capsys.readouterr().out.partition("\nfrom plugins:\n")
-    assert "\n  run " in told and "a_family" not in told
+    reported, _, added = capsys.readouterr().out.partition("\nfrom plugins:\n")
+    assert "\n  run " in reported and "a_family" not in reported
     assert "\n  a_family     What a family can do\n" in added
     assert "\n  a_family_of_a_long_name Another\n" in added
 

@@ -15,8 +15,8 @@ def sick(make_run, make_rows):
 
 def test_text(sick, capsys):
     assert main(["report", str(sick.path)]) == 0
-    told = capsys.readouterr().out
-    assert "FINISHED" in told and "NUM001" in told and "\x1b" not in told
+    reported = capsys.readouterr().out
+    assert "FINISHED" in reported and "NUM001" in reported and "\x1b" not in reported
 
 
 def test_json(sick, capsys):
@@ -65,8 +65,8 @@ def test_of_a_damaged_run_what_can_be_read(sick, capsys, form):
     assert main(["report", str(sick.path), "--format", form]) == 0
     seen = capsys.readouterr()
     assert seen.err.startswith("holdfast: r0: steps.r0") and seen.err.count("\n") == 1
-    told = seen.out if form == "md" else (sick.path / "report.html").read_text()
-    assert "Part of the recording is damaged" in told and "NUM001" in told
+    reported = seen.out if form == "md" else (sick.path / "report.html").read_text()
+    assert "Part of the recording is damaged" in reported and "NUM001" in reported
 
 
 @pytest.mark.parametrize("form", ["html", "md"])

@@ -90,14 +90,14 @@ def test_a_mistake_is_one_line(capsys, words, says):
 
 def test_the_policy_can_be_looked_at_before_a_run(capsys):
     assert main(["run", "--show-policy", "--on", "OPT001=observe"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("NUM001, NUM002: skip (stop after 1000")
-    assert "OPT001: observe" in told and told[-1] == "everything else: observe"
+    reported = capsys.readouterr().out.splitlines()
+    assert reported[0].startswith("NUM001, NUM002: skip (stop after 1000")
+    assert "OPT001: observe" in reported and reported[-1] == "everything else: observe"
 
 
 def test_the_help_names_every_flag(capsys):
     assert main(["run", "--help"]) == 0
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     for flag in ("--on", "--observe", "--clip-norm", "--clip-value", "--clip-adaptive", "--health",
                  "--scaler-policy", "--no-rollback", "--checkpoint-minutes"):  # fmt: skip
-        assert f"\n  {flag} " in told or f"\n  {flag}\n" in told
+        assert f"\n  {flag} " in reported or f"\n  {flag}\n" in reported

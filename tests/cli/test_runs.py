@@ -82,9 +82,9 @@ def test_json_is_for_programs(made, capsys):
         made(f"r{number:02}", number)
     data = save_checkpoint(Run.open("runs/r00"), 7)
     assert main(["runs", "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [run["name"] for run in told["runs"]] == [f"r{number:02}" for number in range(25)]
-    first = told["runs"][0]
+    reported = json.loads(capsys.readouterr().out)
+    assert [run["name"] for run in reported["runs"]] == [f"r{number:02}" for number in range(25)]
+    first = reported["runs"][0]
     assert (first["status"], first["verdict"], first["steps"]) == ("finished", "no findings", 20)
     assert first["checkpoint"] == {"path": str(data), "step": 7}
     assert first["bytes"] > 3000 and abs(first["created"] - time.time()) < 60
@@ -145,8 +145,8 @@ def test_a_mistake_is_one_line(root, capsys, words, says):
 @pytest.mark.parametrize("words", [["runs", "--help"], ["runs", "prune", "--help"]])
 def test_help(capsys, words):
     assert main(words) == 0
-    told = capsys.readouterr().out
-    assert f"usage: holdfast {' '.join(words[:-1])}" in told and "ROOT" in told
+    reported = capsys.readouterr().out
+    assert f"usage: holdfast {' '.join(words[:-1])}" in reported and "ROOT" in reported
 
 
 # Wherever a run is asked for.
@@ -187,9 +187,9 @@ def test_prune_only_tells_unless_it_may(made, root, capsys):
         made(f"r{number}", number)
     before = names(root)
     assert main(["runs", "prune", "--keep", "2"]) == 0
-    told = capsys.readouterr().out
-    assert names(root) == before and told.count("would remove  r") == 3
-    assert told.splitlines()[-1].startswith("would remove 3 runs, ") and "--yes" in told
+    reported = capsys.readouterr().out
+    assert names(root) == before and reported.count("would remove  r") == 3
+    assert reported.splitlines()[-1].startswith("would remove 3 runs, ") and "--yes" in reported
     assert main(["runs", "prune", "--keep", "2", "--yes"]) == 0
     assert names(root) == {"r0", "r1"}
     assert "removed 3 runs, " in capsys.readouterr().out
@@ -243,8 +243,8 @@ def test_what_is_not_a_run_of_this_folder_stays(made, root, tmp_path, capsys):
     assert main(["runs", "prune", "--keep", "0", "--yes"]) == 0
     assert names(root) == {"scan", "damaged", "foreign", "notes.txt", "link"}
     assert elsewhere.meta_path.exists() and (root / "scan" / "lr=1" / "run.json").exists()
-    told = capsys.readouterr().out
-    assert "kept  link: it is a link" in told and "kept  damaged: its run.json" in told
+    reported = capsys.readouterr().out
+    assert "kept  link: it is a link" in reported and "kept  damaged: its run.json" in reported
 
 
 def test_links_in_a_run_go_and_what_they_lead_to_stays(made, root, tmp_path):
@@ -313,20 +313,20 @@ def test_files_of_the_user_under_names_like_ours_stay(make_run, root, capsys, on
     damaged.write_bytes(b"of nobody")
     assert main(["runs", "prune", "--keep", "0", "--yes", *only]) == 0
     left = {str(path.relative_to(root / "out")) for path in (root / "out").rglob("*.*")}
-    mine = {"checkpoints/best.pt", "mymodel.r0.000001.bin", "report.html"}
-    assert mine | {f"checkpoints/{damaged.name}"} <= left
+    own_part = {"checkpoints/best.pt", "mymodel.r0.000001.bin", "report.html"}
+    assert own_part | {f"checkpoints/{damaged.name}"} <= left
     assert ("run.json" in left) == bool(only)
     assert not any(name.startswith("checkpoints/step-0000000007") for name in left)
-    told = capsys.readouterr().out
-    assert "checkpoints/best.pt" in told and "not known to be ours" in told
+    reported = capsys.readouterr().out
+    assert "checkpoints/best.pt" in reported and "not known to be ours" in reported
 
 
 def test_checkpoints_only(made, root, capsys):
     save_checkpoint(made("a", 1), 7, size=5000)
     made("b", 2)
     assert main(["runs", "prune", "--keep", "0", "--checkpoints-only", "--yes"]) == 0
-    told = capsys.readouterr().out
-    assert "removed checkpoints of 1 run, 5" in told
+    reported = capsys.readouterr().out
+    assert "removed checkpoints of 1 run, 5" in reported
     assert names(root) == {"a", "b"} and not (root / "a" / "checkpoints").exists()
     assert main(["check", "a"]) == 0
 
@@ -334,11 +334,11 @@ def test_checkpoints_only(made, root, capsys):
 def test_prune_as_json(made, capsys):
     made("a", 1)
     assert main(["runs", "prune", "--keep", "0", "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["removed"] is False and [run["name"] for run in told["runs"]] == ["a"]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["removed"] is False and [run["name"] for run in reported["runs"]] == ["a"]
 
 
-def test_what_cannot_be_removed_is_told_and_gives_1(made, root, capsys, monkeypatch):
+def test_what_cannot_be_removed_is_reported_and_gives_1(made, root, capsys, monkeypatch):
     made("a", 1)
     made("b", 2)
 
@@ -347,6 +347,6 @@ def test_what_cannot_be_removed_is_told_and_gives_1(made, root, capsys, monkeypa
 
     monkeypatch.setattr(Path, "unlink", refuse)
     assert main(["runs", "prune", "--keep", "1", "--yes"]) == 1
-    told = capsys.readouterr().out
-    assert "kept  b" in told and "Permission denied" in told
+    reported = capsys.readouterr().out
+    assert "kept  b" in reported and "Permission denied" in reported
     assert names(root) == {"a", "b"} and (root / "b" / "run.json").exists()

@@ -56,7 +56,7 @@ def scan(*words: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--scan", "width=4,0"], "width"),
         (["--scan", "widht=4"], "did you mean 'width'?"),
@@ -67,10 +67,10 @@ def scan(*words: str) -> int:
         (["--scan-table", "nowhere"], "holds no scan"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_nothing_is_trained(words, told, capsys):
+def test_what_is_wrong_is_one_line_and_nothing_is_trained(words, reported, capsys):
     assert scan(*words) == 2
     err = capsys.readouterr().err
-    assert told in err and err.count("\n") == 1
+    assert reported in err and err.count("\n") == 1
     assert {*os.listdir()} - {"__pycache__"} == {"tiny_scanned.py"}
 
 
@@ -102,7 +102,7 @@ def test_the_table_has_settings_to_the_left_and_numbers_to_the_right(capsys, mon
         combinations=[SimpleNamespace(values={"train.lr": 0.1})],
         write=lambda: [row(0.1, 0.5, 400, "done"), row("a\x1bb", math.nan, 0, "not started")],
     )
-    monkeypatch.setattr(scanning.Scan, "open", lambda folder: one)
+    monkeypatch.setattr(scanning.FolderScan, "open", lambda folder: one)
     assert main(["train", "--scan-table", "out"]) == 0
     folder, head, *rows = capsys.readouterr().out.splitlines()
     assert folder == "out"

@@ -90,10 +90,10 @@ def test_nothing_waits_for_what_is_no_file(name, put, base, tmp_path, capsys):
     for words in (*READERS, *(OF_CHECKPOINTS if "checkpoints" in name else ())):
         signal.setitimer(signal.ITIMER_REAL, 20)
         code = main([str(known.get(word, word)) for word in words.split()])
-        told = capsys.readouterr()
-        assert code in (0, 1, 2) and "Traceback" not in told.err, words
+        reported = capsys.readouterr()
+        assert code in (0, 1, 2) and "Traceback" not in reported.err, words
         if words == "runs ROOT":
-            assert "sound" in told.out
+            assert "sound" in reported.out
 
 
 def record_of_nothing() -> bytes:
@@ -105,13 +105,16 @@ def record_of_nothing() -> bytes:
     return written
 
 
-def test_what_stands_there_and_what_to_do_is_told(base, tmp_path, capsys):
+def test_what_stands_there_and_what_to_do_is_reported(base, tmp_path, capsys):
     run = fresh(base, tmp_path / "run")
     (run / "run.json").unlink()
     os.mkfifo(run / "run.json")
     assert main(["report", str(run)]) == 2
-    told = capsys.readouterr().err
-    assert "cannot read run.json: a named pipe stands there" in told and "remove run.json" in told
+    reported = capsys.readouterr().err
+    assert (
+        "cannot read run.json: a named pipe stands there" in reported
+        and "remove run.json" in reported
+    )
     os.mkfifo(tmp_path / "settings.yaml")
     with pytest.raises(SettingsError, match="a named pipe stands there"):
         from holdfast.config import load

@@ -196,8 +196,8 @@ def test_a_run_goes_on_in_its_own_folder_with_its_own_settings(trained, capsys):
         call = trained.pop()
         assert (call["run_dir"], call["resume"]) == ("first", True)
         assert (call["settings"].width, call["settings"].train.epochs) == (5, 9)
-        told = capsys.readouterr().err
-        assert told == (
+        reported = capsys.readouterr().err
+        assert reported == (
             f"holdfast: settings of the previous run, {path / CONFIG}, "
             "changed: train.epochs 3 -> 9\n"
         )
@@ -260,16 +260,18 @@ def test_the_best_checkpoint_of_a_run_goes_on_in_a_folder_of_its_own(trained, ca
         call = trained.pop()
         assert call["run_dir"] is None and call["resume"].samefile(best)
         assert call["settings"].width == 5
-        told = capsys.readouterr().err
-        assert "the best checkpoint of runs/a is that of step 20; going on in a new folder" in told
+        reported = capsys.readouterr().err
+        assert (
+            "the best checkpoint of runs/a is that of step 20; going on in a new folder" in reported
+        )
     assert main(["train", "mine", "--resume", "best", "--run-dir", "b", "--quiet"]) == 5
     assert trained.pop()["run_dir"] == "b" and capsys.readouterr().err == ""
 
 
 def test_the_best_checkpoint_is_refused_in_one_line_too(trained, capsys):
     saved(run_folder("runs/a"), 3.0, 1.0)
-    told = one_line(capsys, "mine", "--resume", "best", "--set", "width=6")
-    assert told.startswith("runs/a cannot go on with these settings: width was 5, is 6")
+    reported = one_line(capsys, "mine", "--resume", "best", "--set", "width=6")
+    assert reported.startswith("runs/a cannot go on with these settings: width was 5, is 6")
 
 
 def test_a_damaged_best_is_passed_over(trained):
@@ -363,7 +365,7 @@ def test_a_recipe_may_compare_its_settings_itself(trained, monkeypatch, capsys):
     assert "holdfast: warning: width was 5, is 7\n" in capsys.readouterr().err
 
 
-def test_what_the_machine_suggests_is_told_unless_it_was_set(trained, capsys):
+def test_what_the_machine_suggests_is_reported_unless_it_was_set(trained, capsys):
     assert main(["train", "mine", "--platform", "shared"]) == 5
     assert trained[-1]["settings"].train.data.workers == 2
     assert "holdfast: platform shared: train.data.workers=2 (" in capsys.readouterr().err

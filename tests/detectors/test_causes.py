@@ -164,7 +164,7 @@ CAUSES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
 }  # fmt: skip
 
 
-def told(data: dict[str, Any]) -> str:
+def reported(data: dict[str, Any]) -> str:
     cause = explain(root_of(RaisedException.from_dict(data)))
     return f"{cause.headline}: {cause.advice}"
 
@@ -172,9 +172,9 @@ def told(data: dict[str, Any]) -> str:
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_cause_has_evidence_of_its_world(cause: str):
     with_evidence, elsewhere = CAUSES[cause]
-    assert cause in told(with_evidence)
+    assert cause in reported(with_evidence)
     for case in elsewhere:
-        assert cause not in told(case), case
+        assert cause not in reported(case), case
 
 
 def test_a_group_of_one_has_no_other_rank():
@@ -187,9 +187,11 @@ def test_a_group_of_one_has_no_other_rank():
 
 def test_who_killed_a_worker_is_said_to_be_unknown_where_nothing_counted_it():
     data = {"type": "RuntimeError", "message": KILLED, "oom_kills": 0, "memory": MEMORY}
-    assert "who sent the signal is not known; no kill for lack of memory was counted" in told(data)
-    assert "16.0 GiB of 64.0 GiB were in use afterwards" in told(data)
-    assert "perhaps for lack of memory" in told(data | {"machine_oom_kills": 2})
+    assert "who sent the signal is not known; no kill for lack of memory was counted" in reported(
+        data
+    )
+    assert "16.0 GiB of 64.0 GiB were in use afterwards" in reported(data)
+    assert "perhaps for lack of memory" in reported(data | {"machine_oom_kills": 2})
 
 
 BEHIND = {"type": "RuntimeError", "file": "a.py", "line": 5,
@@ -198,12 +200,12 @@ BEHIND = {"type": "RuntimeError", "file": "a.py", "line": 5,
 
 def test_an_error_that_is_raised_from_another_is_explained_by_it():
     outer = {"type": "ValueError", "message": "bad batch", "behind": BEHIND, "raised_from": True}
-    assert "8x24 and 20x1" in told(outer)
+    assert "8x24 and 20x1" in reported(outer)
     raised = RaisedException.from_dict(outer)
     assert root_of(raised) is raised.behind
     # Inside of ``except`` without ``from``: what happened there is explained first.
     other = {"type": "NameError", "message": "name 'x' is not defined", "behind": BEHIND}
-    assert "no variable x" in told(other)
-    assert "8x24" in told(other | {"raised_from": True})
+    assert "no variable x" in reported(other)
+    assert "8x24" in reported(other | {"raised_from": True})
     odd = raised.replace(behind=RaisedException(type="OddError", message="odd"))
     assert root_of(odd) is odd

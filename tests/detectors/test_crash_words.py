@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.detectors._crashes import RULES, Crash, explain
-from holdfast.detectors._crashes.facts import Line
+from holdfast.detectors._crashes.facts import CrashLine
 from holdfast.detectors._crashes.pattern import Pattern
 from holdfast.detectors.judge import Judge
 from holdfast.records.crash import CodeLine, RaisedException
@@ -12,7 +12,7 @@ from holdfast.types import Event
 
 def test_a_quoted_line_ends_without_its_colon():
     made = CodeLine(name="x", file="t.py", line=3, code="for x, y in dl:")
-    assert Line(about=made).told() == " (t.py:3: for x, y in dl)"
+    assert CrashLine(about=made).reported() == " (t.py:3: for x, y in dl)"
     message = "mat1 and mat2 shapes cannot be multiplied (32x24 and 20x8)"
     cause = explain(RaisedException(type="RuntimeError", message=message, origins=(made,)))
     assert "::" not in cause.advice

@@ -18,9 +18,9 @@ def scan(rows, events=()):
 def growing(make_rows, factor, norm=None, *, calm=100, count=80, **columns):
     """A calm run, then growth of the baselines by a factor per step for ``count`` steps."""
     rise = np.r_[np.zeros(calm), np.arange(1, count + 1)]
-    columns = {"loss_usual": factor**rise} | columns
+    columns = {"loss_baseline": factor**rise} | columns
     grads = (factor if norm is None else norm) ** rise
-    return make_rows(calm + count, start=12, norm_usual=grads, **columns)
+    return make_rows(calm + count, start=12, norm_baseline=grads, **columns)
 
 
 def test_growth_that_no_batch_explains(make_rows):
@@ -53,18 +53,18 @@ def test_growth_that_is_none(make_rows, factor, norm):
 def test_growth_back_and_forth_counts_when_it_is_far(make_rows):
     rows = make_rows(600)
     up = np.linspace(0, 3, 600) + 0.4 * np.sin(np.arange(600) / 9)
-    rows["loss"] = rows["loss_usual"] = 10**up
-    rows["grad_norm"] = rows["norm_usual"] = 10 ** (up * 0.8)
-    rows["loss_limit"] = rows["loss_usual"] * 5
+    rows["loss"] = rows["loss_baseline"] = 10**up
+    rows["grad_norm"] = rows["norm_baseline"] = 10 ** (up * 0.8)
+    rows["loss_limit"] = rows["loss_baseline"] * 5
     found = scan(rows)
     assert found and found[0].severity is Severity.ERROR
     assert 300 < found[0].step < 550
-    rows["norm_usual"] = 1.5
+    rows["norm_baseline"] = 1.5
     assert not scan(rows)
 
 
 def test_without_a_known_scale_nothing_is_said_of_a_trend(make_rows):
-    assert not scan(growing(make_rows, 1.1, loss_usual=NAN))
+    assert not scan(growing(make_rows, 1.1, loss_baseline=NAN))
 
 
 def rollback(make_event, step, code="OPT003", **data):
@@ -127,13 +127,13 @@ def test_growth_of_a_loop_that_makes_its_own_data_is_a_warning(make_rows, make_e
 def test_growth_is_measured_from_a_level_that_the_loss_jumped_to(make_rows, make_event):
     # The next stage of a curriculum: a thousandfold loss at once, which falls from there.
     stage = np.r_[np.ones(100), 1000 * 0.97 ** np.arange(80)]
-    rows = make_rows(180, start=12, loss_usual=stage, norm_usual=stage)
+    rows = make_rows(180, start=12, loss_baseline=stage, norm_baseline=stage)
     record = NewLossLevel(opt=0, before=1.0, after=1000.0)
     level = make_event(record.kind, 0, 112, **record.to_dict())
     assert scan(rows)
     assert not scan(rows, [level])
     grown = np.r_[np.ones(100), 1000 * 1.1 ** np.arange(80)]
-    rows = make_rows(180, start=12, loss_usual=grown, norm_usual=grown)
+    rows = make_rows(180, start=12, loss_baseline=grown, norm_baseline=grown)
     assert scan(rows, [level])[-1].evidence["loss_before"] == pytest.approx(1000, rel=0.3)
 
 

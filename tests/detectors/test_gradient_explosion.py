@@ -38,7 +38,7 @@ def test_a_clipped_step_says_by_how_much(make_rows):
 
 
 def test_without_a_judged_loss_it_does_not_claim_that_it_is_usual(make_rows):
-    rows = make_rows(8, outlier={7: 1}, grad_norm={7: 900}, loss_usual=np.nan)
+    rows = make_rows(8, outlier={7: 1}, grad_norm={7: 900}, loss_baseline=np.nan)
     (finding,) = scan(rows)
     assert "(loss 2.066 not judged)" in finding.message
 
@@ -82,7 +82,7 @@ def test_the_trial_of_a_rollback_is_no_loss_that_came_back(make_rows):
     spiked = {n: 400.0 for n in range(40, 52)}
     high = dict.fromkeys(range(40, 52), 3)
     rows = make_rows(
-        60, loss=spiked, grad_norm=dict.fromkeys(high, 900.0), norm_usual=1.5, loss_usual=1.0,
+        60, loss=spiked, grad_norm=dict.fromkeys(high, 900.0), norm_baseline=1.5, loss_baseline=1.0,
         loss_limit=5.0, outlier=high | {52: np.nan}, skipped=dict.fromkeys([*high, 52], 1),
     )  # fmt: skip
     assert not scan(rows)
@@ -130,7 +130,7 @@ def test_a_high_loss_with_a_usual_norm_is_no_explosion(make_rows):
     assert not scan(make_rows(80, outlier={40: 2}, loss={40: 400}))
 
 
-def test_a_spike_that_a_rollback_ended_is_told_by_that(make_rows, make_event):
+def test_a_spike_that_a_rollback_ended_is_reported_by_that(make_rows, make_event):
     done = RolledBack(opt=0, code="OPT001", why="loss", to=32, steps=9, loss=400.0, usual=2.0)
     now, before = (make_event(done.kind, 0, step, **done.to_dict()) for step in (45, 20))
     assert not scan(exploding(make_rows, 5), events=[now])

@@ -237,8 +237,8 @@ def test_an_event_that_comes_after_the_row_of_its_step_is_judged_like_one_before
     at_once.feed(rows, [split_at(2)])
     late = Judge()
     assert late.feed(rows[:rows_before]) == []
-    told = late.feed(None, [split_at(2)])
-    assert [(f.code, f.step) for f in told] == [("MEM008", 2)]
+    reported = late.feed(None, [split_at(2)])
+    assert [(f.code, f.step) for f in reported] == [("MEM008", 2)]
     late.feed(rows[rows_before:], [split_at(4)])  # the same fault is told once
     assert late.feed(None, [split_at(2)]) == []
     assert late.findings == at_once.findings and late.close() == []
@@ -372,8 +372,10 @@ def test_a_cause_may_come_at_any_time(make_rows, rows_before):
     offline.feed(rows, [cause(4)])
     judge.feed(rows[:rows_before])
     assert not any("cause" in f.evidence for f in judge.findings)
-    told = judge.feed(None, [cause(4)])
-    assert [f.evidence.get("headline") for f in told] == (["log of 0"] if rows_before > 4 else [])
+    reported = judge.feed(None, [cause(4)])
+    assert [f.evidence.get("headline") for f in reported] == (
+        ["log of 0"] if rows_before > 4 else []
+    )
     judge.feed(rows[rows_before:])
     assert judge.findings == offline.findings
     assert judge.findings[0].file == "train.py" and judge.findings[0].evidence["count"] == 2
@@ -486,30 +488,30 @@ def test_lost_time_is_ranked_by_its_share():
 
 
 def test_what_is_said_about_a_line_that_grows_follows_from_that():
-    def told(code: str, share: float, line: int, severity: Severity) -> Finding:
+    def reported(code: str, share: float, line: int, severity: Severity) -> Finding:
         return Finding(
             code=code, name="x", severity=severity, step=3, last_step=3, message="m", advice="a",
             rank=0, file="train.py", line=line, evidence={"share": share},
         )  # fmt: skip
 
-    waits = told("TPT001", 0.6, 29, Severity.WARNING)
-    slower = told("TPT004", 0.3, 29, Severity.WARNING)
+    waits = reported("TPT001", 0.6, 29, Severity.WARNING)
+    slower = reported("TPT004", 0.3, 29, Severity.WARNING)
     assert ranked([waits, slower]) == [slower, waits]
-    elsewhere = told("TPT004", 0.3, 40, Severity.WARNING)
+    elsewhere = reported("TPT004", 0.3, 40, Severity.WARNING)
     assert ranked([waits, elsewhere]) == [waits, elsewhere]
-    meant = told("TPT004", 0.3, 29, Severity.INFO)
+    meant = reported("TPT004", 0.3, 29, Severity.INFO)
     assert ranked([waits, meant]) == [waits, meant]
 
 
 def test_what_gets_worse_comes_before_what_is_as_bad_each_time():
-    def told(code: str, **evidence: float) -> Finding:
+    def reported(code: str, **evidence: float) -> Finding:
         return Finding(
             code=code, name="x", severity=Severity.WARNING, step=3, last_step=3, message="m",
             advice="a", rank=0, evidence=evidence,
         )  # fmt: skip
 
-    slower, stall = told("TPT004", share=0.6), told("TPT005", share=0.9)
-    evaluation, graph = told("MEM004"), told("MEM002")
+    slower, stall = reported("TPT004", share=0.6), reported("TPT005", share=0.9)
+    evaluation, graph = reported("MEM004"), reported("MEM002")
     assert ranked([stall, evaluation, slower, graph]) == [graph, stall, slower, evaluation]
     assert ranked([stall, evaluation]) == [evaluation, stall]
 
@@ -538,8 +540,8 @@ def test_a_run_that_skips_nearly_everything_is_not_alive(make_rows, bad, dead):
     assert finding.evidence["skipped"] == bad
     assert (finding.severity is Severity.ERROR) is dead
     assert finding.evidence.get("in_vain", False) is dead
-    told = f"{bad} of {steps[-1] + 1} steps skipped, nothing is being learnt: loss is NaN"
-    assert (told in finding.message) is dead
+    reported = f"{bad} of {steps[-1] + 1} steps skipped, nothing is being learnt: loss is NaN"
+    assert (reported in finding.message) is dead
     assert finding.message.startswith(f"step {steps[0]}")
     judge.feed(None, [cause(int(steps[0]))])
     assert "clamp" in judge.findings[0].advice

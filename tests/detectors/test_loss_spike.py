@@ -110,11 +110,11 @@ def test_an_event_whose_row_is_forgotten_is_not_told_again(make_rows, make_event
 
 
 def test_a_change_of_the_data_is_information(make_rows, make_event):
-    told = [
+    reported = [
         of(make_event, TrialResult(opt=0, verdict="data", loss=61.0, usual=2.31, tried=58.0)),
         level(make_event, 2.31, 61.0),
     ]
-    (finding,) = scan(make_rows(80), told)
+    (finding,) = scan(make_rows(80), reported)
     assert finding.severity is Severity.INFO
     assert "new level: 61, 2.31 before (the weights from before have 58 there too)" in (
         finding.message
@@ -130,19 +130,19 @@ def test_a_change_of_the_data_is_information(make_rows, make_event):
         (2.31, 61.0, 58.0, "nonfinite"),
     ],
 )
-def test_no_level_is_told_of_nan_or_of_a_loss_that_fell(
+def test_no_level_is_reported_of_nan_or_of_a_loss_that_fell(
     make_rows, make_event, usual, loss, tried, verdict
 ):
     trial = TrialResult(opt=0, verdict=verdict, usual=usual, loss=loss, tried=tried)
-    told = [
+    reported = [
         of(make_event, trial),
         level(make_event, NAN, 3.0, 60),
         level(make_event, 3.0, np.inf, 70),
     ]
-    assert not scan(make_rows(80), told)
+    assert not scan(make_rows(80), reported)
 
 
-def test_a_level_learned_anew_is_told_when_it_is_higher(make_rows, make_event):
+def test_a_level_learned_anew_is_reported_when_it_is_higher(make_rows, make_event):
     (finding,) = scan(make_rows(80), [level(make_event, 2.0, 9.0)])
     assert finding.severity is Severity.INFO and finding.evidence["after"] == 9
     assert not scan(make_rows(80), [level(make_event, 2.0, 1.0)])
@@ -167,8 +167,8 @@ def test_how_rows_are_delivered_changes_nothing(make_rows, make_event, size):
         part = rows[start : start + size]
         parts.feed(part, [event] if event.step in part["step"] else [])
     assert parts.findings == whole.findings
-    told = [(f.severity, f.step, f.action) for f in whole.findings]
-    assert told == [(Severity.ERROR, 206, "rollback"), (Severity.INFO, 45, "")]
+    reported = [(f.severity, f.step, f.action) for f in whole.findings]
+    assert reported == [(Severity.ERROR, 206, "rollback"), (Severity.INFO, 45, "")]
 
 
 WHY = "this loop makes its own data: its batches come from no DataLoader"

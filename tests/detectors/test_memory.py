@@ -7,7 +7,7 @@ import pytest
 from tests.memory_events import memory_event
 
 from holdfast.detectors.judge import Judge
-from holdfast.detectors.leaks import TensorsPileUp
+from holdfast.detectors.leaks import TensorLeak
 from holdfast.detectors.ranking import explained
 from holdfast.types import Severity
 
@@ -130,7 +130,7 @@ def test_the_first_measurement_that_is_believed_is_the_finding(make_rows):
 
 def test_thresholds_can_be_tried_on_a_recorded_run(make_rows):
     event = memory_event("growth", bytes=5000.0)
-    patient = TensorsPileUp(TensorsPileUp.Options(least=4000.0, clear=4500.0))
+    patient = TensorLeak(TensorLeak.Options(least=4000.0, clear=4500.0))
     judge = Judge([patient])
     judge.feed(make_rows(8), [event])
     assert [finding.code for finding in judge.findings] == ["MEM001"]
@@ -218,8 +218,8 @@ def test_an_expression_that_blows_up_its_parts_is_to_blame(of, blamed):
     judge = Judge()
     judge.feed(None, [memory_event("out_of_memory", 1, made_of_bytes=of, **facts)])
     (finding,) = judge.close()
-    told = "`a[:, None] - b` makes (9, 9) float32, 1.9 GiB, of a[:, None] (9, 1) and b (9,)"
-    assert (told in finding.message) is blamed
+    reported = "`a[:, None] - b` makes (9, 9) float32, 1.9 GiB, of a[:, None] (9, 1) and b (9,)"
+    assert (reported in finding.message) is blamed
     assert ("torch.cdist" in finding.advice) is blamed
     assert ("halve the batch" in finding.advice) is not blamed
 
@@ -274,7 +274,7 @@ def test_out_of_memory_that_was_survived_is_a_warning(make_rows, kind, data, wor
         assert finding.action in ("split_batch", "skip_update")
 
 
-def test_a_run_that_dies_after_it_was_split_is_told_both(make_rows):
+def test_a_run_that_dies_after_it_was_split_is_reported_both(make_rows):
     judge = Judge()
     judge.feed(make_rows(8), [memory_event("batch_split"), memory_event("out_of_memory", 20)])
     judge.close()
@@ -291,11 +291,11 @@ def test_one_forward_pass_is_information(judged, evaluations, batches, severity)
     assert finding.severity is severity
 
 
-@pytest.mark.parametrize(("step_nodes", "told"), [(0, True), (18, True), (19, False)])
-def test_an_evaluation_without_a_forward_pass_is_none_of_a_model(judged, step_nodes, told):
+@pytest.mark.parametrize(("step_nodes", "reported"), [(0, True), (18, True), (19, False)])
+def test_an_evaluation_without_a_forward_pass_is_none_of_a_model(judged, step_nodes, reported):
     """A metric beside a model that runs under ``no_grad`` builds some nodes, too."""
     facts = {"nodes": 9, "evaluations": 3, "batches": 4, "step_nodes": step_nodes}
-    assert len(judged("evaluation_graphs", **facts, code="trainer.evaluate()")) == told
+    assert len(judged("evaluation_graphs", **facts, code="trainer.evaluate()")) == reported
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_an_evaluation_without_a_forward_pass_is_none_of_a_model(judged, step_no
     ids=str,
 )
 def test_workers_that_grow(judged, data, severity):
-    found = judged("worker_growth", **data)
+    found = judged("worker_leak", **data)
     assert [finding.severity for finding in found] == ([] if severity is None else [severity])
 
 

@@ -29,7 +29,7 @@ def test_names_the_layer_the_kind_and_the_finite_loss(make_rows):
     assert "encoder.gru.weight_hh_l0" in finding.advice
 
 
-def test_infinity_is_told_from_nan(make_rows):
+def test_infinity_is_reported_from_nan(make_rows):
     (finding,) = scan(bad(make_rows, grad_max={2: INF}))
     assert " is inf in " in finding.message
 

@@ -70,7 +70,7 @@ def test_a_step_that_did_not_suffer_is_no_finding(make_rows):
 def test_where_the_cause_is_another_it_says_so(make_event):
     """A model that masks what is missing has NaN in every batch, and a log of 0 in one."""
     zero = TensorStats(shape=(8,), dtype="float32", min=0.0, max=1.0, zeros=1, numel=8)
-    told = Cause(
+    reported = Cause(
         how="replay", phase="forward", op="log", file="t.py", line=3, inputs=(zero,),
         code="loss = torch.log(p).mean()", output=zero.replace(inf=1),
     )  # fmt: skip
@@ -78,7 +78,7 @@ def test_where_the_cause_is_another_it_says_so(make_event):
         code="NUM005", name="nonfinite_input", severity=Severity.WARNING, step=3, message="bad",
         advice="look", evidence={"opt": 0},
     )  # fmt: skip
-    for data, said in (told, "bad; the cause is another"), (told.replace(inputs=()), "bad"):
+    for data, said in (reported, "bad; the cause is another"), (reported.replace(inputs=()), "bad"):
         cause = Explanation.of(make_event("cause", 0, 3, **data.to_dict()))
         assert cause is not None and cause.added_to(finding).message == said
         assert cause.added_to(cause.added_to(finding)).message == said

@@ -20,7 +20,7 @@ def none(rows, **known):
     return not list(NonfiniteLoss().scan(Window(rows=rows, fresh=len(rows), **known)))
 
 
-def test_a_nan_loss_is_told_with_the_step_and_the_last_good_loss(make_rows):
+def test_a_nan_loss_is_reported_with_the_step_and_the_last_good_loss(make_rows):
     rows = make_rows(6, start=407, loss={3: 2.31, 5: NAN}, loss_bad={5: 1}, skipped={5: 1})
     rows["loss"][4] = 2.25
     finding = only(rows)

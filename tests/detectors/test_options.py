@@ -66,7 +66,7 @@ def test_a_file_and_python_may_say_it(tmp_path):
         ("NUM001.worth=2", "detectors.NUM001 has no options"),
     ],
 )
-def test_what_is_wrong_is_told_with_the_override_and_the_nearest(override, words):
+def test_what_is_wrong_is_reported_with_the_override_and_the_nearest(override, words):
     with pytest.raises(SettingsError, match=f"^override 'detectors.{override}': .*{words}"):
         loaded(f"detectors.{override}")
 

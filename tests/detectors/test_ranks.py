@@ -11,22 +11,22 @@ from tests.line_events import look
 from tests.rank_lanes import event, found, lane
 
 from holdfast.detectors import ALL, SECTIONS, document
-from holdfast.detectors._ranks import Lane, RankDetector, named
+from holdfast.detectors._ranks import RankDetector, RankLane, named
 from holdfast.types import Finding, Severity
 
 RANK_DETECTORS = [d for d in ALL if issubclass(d, RankDetector)]
 SECOND = slice(1, None)
 
 
-def compare(lanes: Sequence[Lane]) -> list[Finding]:
+def compare(lanes: Sequence[RankLane]) -> list[Finding]:
     return [f for detector in RANK_DETECTORS for f in detector().compare(lanes)]
 
 
-def codes(lanes: Sequence[Lane]) -> list[str]:
+def codes(lanes: Sequence[RankLane]) -> list[str]:
     return [finding.code for finding in compare(lanes)]
 
 
-def one(lanes: Sequence[Lane]) -> Finding:
+def one(lanes: Sequence[RankLane]) -> Finding:
     findings = compare(lanes)
     assert len(findings) == 1, [f.message for f in findings]
     return findings[0]
@@ -60,7 +60,7 @@ def silent(rank: int, data: dict[str, Any]) -> list[Any]:
     return [event(rank, "no_progress", 200, **data)]
 
 
-def hangs(*data: dict[str, Any]) -> list[Lane]:
+def hangs(*data: dict[str, Any]) -> list[RankLane]:
     return [
         lane(rank, events=silent(rank, each), findings=[found("RUN004", rank)])
         for rank, each in enumerate(data)
@@ -109,9 +109,9 @@ def test_fires_alone_and_says_what_it_must(code):
     assert finding.rank in finding.evidence["ranks"]
     assert Finding.from_dict(finding.to_dict()) == finding
     # Evidence is described where people look for it.
-    told = document(detector).sections["Evidence"]
+    reported = document(detector).sections["Evidence"]
     missing = set(finding.evidence) - {"count", "skipped", "steps", "opt", "lr", "loss", "key"}
-    assert {name for name in missing if f"``{name}``" not in told} == set()
+    assert {name for name in missing if f"``{name}``" not in reported} == set()
     assert list(detector().scan(None)) == []  # pyright: ignore[reportArgumentType]
 
 
@@ -126,7 +126,7 @@ def test_silent_on_healthy_ranks(ranks):
 def test_silent_without_a_process_group(code):
     """Ranks of a launcher that do not train together may differ in everything."""
     lanes = [
-        Lane(
+        RankLane(
             name=given.name, rank=given.rank, rows=given.rows, tables=given.tables,
             events=[e for e in given.events if e.kind in ("start", "optimizer", "pass_ends")],
         )
@@ -138,10 +138,12 @@ def test_silent_without_a_process_group(code):
 @pytest.mark.parametrize("code", FIRES)
 def test_survives_lanes_without_anything(code):
     lanes = FIRES[code]()
-    empty = Lane(name="r1", rank=1, rows=lanes[1].rows[:0])
+    empty = RankLane(name="r1", rank=1, rows=lanes[1].rows[:0])
     compare([lanes[0], empty])
     compare([empty, empty])
-    nothing = Lane(name="r1", rank=1, rows=lanes[1].rows[["step", "time"]], events=lanes[1].events)
+    nothing = RankLane(
+        name="r1", rank=1, rows=lanes[1].rows[["step", "time"]], events=lanes[1].events
+    )
     compare([lanes[0], nothing])
 
 
@@ -324,7 +326,7 @@ def test_equal_losses_where_there_are_no_batches():
 
 
 def test_one_order_for_all_passes():
-    def passes(rank: int, sampler: bool = True) -> Lane:
+    def passes(rank: int, sampler: bool = True) -> RankLane:
         order = np.random.default_rng(rank).integers(0, 1 << 24, 50)
         ends = [event(rank, "pass_ends", 50 * n, number=n, samples=8) for n in (1, 2, 3, 4)]
         return lane(

@@ -41,7 +41,7 @@ def cause(op: str, code: str = "", *inputs: Any, output: Any = BAD, **more: Any)
     return Cause(**known)
 
 
-def told(op: str, code: str = "", *inputs: Any, **more: Any) -> Remedy:
+def reported(op: str, code: str = "", *inputs: Any, **more: Any) -> Remedy:
     return remedy(cause(op, code, *inputs, **more))
 
 
@@ -117,9 +117,9 @@ WORDS: list[tuple[str, str, list[Any], str, str]] = [
 @pytest.mark.parametrize(
     ("op", "code", "inputs", "headline", "words"), WORDS, ids=[f"{w[0]}: {w[1]}" for w in WORDS]
 )
-def test_what_is_told_in_words_only(op, code, inputs, headline, words):
+def test_what_is_reported_in_words_only(op, code, inputs, headline, words):
     output = TOO_LARGE if op == "exp" else BAD
-    cure = told(op, code, *inputs, output=output)
+    cure = reported(op, code, *inputs, output=output)
     assert cure.headline.startswith(headline)
     assert words in cure.text
     assert cure.diff == ""
@@ -139,41 +139,41 @@ def test_what_is_told_in_words_only(op, code, inputs, headline, words):
 )  # fmt: skip
 def test_fp16(op, code, headline, words):
     large = stat(-1.0, 300.0, **HALF)
-    cure = told(op, code, large, large, output=stat(inf=2, **HALF))
+    cure = reported(op, code, large, large, output=stat(inf=2, **HALF))
     assert cure.headline.startswith(headline) and words in cure.text and not cure.diff
 
 
 @pytest.mark.parametrize("op", ["addmm", "convolution", "mul", "sum", "pow", "norm"])
 def test_huge_values_say_that_training_ran_away(op):
     huge = stat(-1e30, 2e30)
-    cure = told(op, "h = f(x)", huge, huge, output=TOO_LARGE)
+    cure = reported(op, "h = f(x)", huge, huge, output=TOO_LARGE)
     assert cure.headline == f"fp32 overflow in {op} (inputs up to 2e+30)"
     assert "learning rate" in cure.text
-    back = told("MmBackward0", "h = self.rnn(x)", huge, output=TOO_LARGE)
+    back = reported("MmBackward0", "h = self.rnn(x)", huge, output=TOO_LARGE)
     assert back.headline.startswith("gradient overflow in backward of mm")
 
 
 def test_what_overflows_far_from_zero_is_no_zero():
     kept, huge = stat(1e-4, 1e-4), stat(1e34, 1e34)
     for op, code in ("SqrtBackward0", "torch.sqrt(d)"), ("LogBackward0", "torch.log(d)"):
-        cure = told(op, f"loss = {code}", kept, huge, output=TOO_LARGE)
+        cure = reported(op, f"loss = {code}", kept, huge, output=TOO_LARGE)
         assert cure.headline.startswith("gradient overflow in backward") and not cure.diff
-        assert "of 0" in told(op, f"loss = {code}", stat(0.0, zeros=1), stat()).headline
+        assert "of 0" in reported(op, f"loss = {code}", stat(0.0, zeros=1), stat()).headline
 
 
 def test_a_number_that_is_divided_by_may_be_tiny():
-    cure = told("div", "a = logits / temperature", POSITIVE, output=TOO_LARGE)
+    cure = reported("div", "a = logits / temperature", POSITIVE, output=TOO_LARGE)
     assert cure.headline == "division by 0, or by next to nothing" and "count" not in cure.text
 
 
 def test_an_infinity_that_a_mask_wrote():
-    cure = told("masked_fill", "a = a.masked_fill(m, low)", POSITIVE, output=TOO_LARGE)
+    cure = reported("masked_fill", "a = a.masked_fill(m, low)", POSITIVE, output=TOO_LARGE)
     assert cure.headline == "an infinity from a mask reaches the loss" and not cure.diff
 
 
 def test_an_infinite_column_is_not_filled():
-    told_of = remedy(cause("", output=TOO_LARGE, phase="input", columns=(3,), sample=60))
-    assert "fillna" not in told_of.text and "find what is infinite there" in told_of.text
+    reported_of = remedy(cause("", output=TOO_LARGE, phase="input", columns=(3,), sample=60))
+    assert "fillna" not in reported_of.text and "find what is infinite there" in reported_of.text
     assert "fillna" in remedy(cause("", phase="input", columns=(3,))).text
 
 
@@ -195,36 +195,36 @@ def test_a_sample_that_was_bad_before():
 
 def test_a_library_is_not_the_users_to_change():
     code = "a = torch.log(p)"
-    assert told("log", code, ZERO).diff
-    assert not told("log", code, ZERO, file="venv/lib/site-packages/lib/losses.py").diff
+    assert reported("log", code, ZERO).diff
+    assert not reported("log", code, ZERO, file="venv/lib/site-packages/lib/losses.py").diff
 
 
 @pytest.mark.parametrize("line", ["length = sq.sqrt()", "length = (v * v).sum() ** 0.5"])
 def test_a_clamp_behind_a_root_would_leave_its_gradient_nan(line):
     around = [[87, f"    {line}"], [88, "    u = v / length"]]
-    cure = told("div", "u = v / length", ZERO, stat(0.0, zeros=1, numel=40), excerpt=around)
+    cure = reported("div", "u = v / length", ZERO, stat(0.0, zeros=1, numel=40), excerpt=around)
     assert "inside the square root" in cure.text and not cure.diff
 
 
 @pytest.mark.parametrize("made", ["a.norm(dim=1, keepdim=True)", "a.std()", "a.abs().view(-1)"])
 def test_a_divisor_that_the_line_above_makes_positive_is_clamped(made):
     around = [[87, f"    q = {made}"], [88, "    u = a / q"]]
-    cure = told("div", "u = a / q", ZERO, stat(0.0, 0.0, zeros=1, numel=1), excerpt=around)
+    cure = reported("div", "u = a / q", ZERO, stat(0.0, 0.0, zeros=1, numel=1), excerpt=around)
     assert "u = a / q.clamp_min(1e-12)" in cure.diff
     around[0][1] = "    q = a.mean()"
-    cure = told("div", "u = a / q", ZERO, stat(0.0, 0.0, zeros=1, numel=1), excerpt=around)
+    cure = reported("div", "u = a / q", ZERO, stat(0.0, 0.0, zeros=1, numel=1), excerpt=around)
     assert not cure.diff and "torch.where(q == 0, 1e-12, q)" in cure.text
 
 
 def test_what_torch_computes_without_the_zero_is_named():
-    cure = told("log", "lp = torch.log(torch.softmax(z, -1))", ZERO)
+    cure = reported("log", "lp = torch.log(torch.softmax(z, -1))", ZERO)
     assert "use log_softmax, which never forms it" in cure.text and "clamp_min" in cure.diff
-    cure = told("exp", "l = torch.log(torch.exp(x).sum(1))", stat(1.0, 104.0), output=TOO_LARGE)
+    cure = reported("exp", "l = torch.log(torch.exp(x).sum(1))", stat(1.0, 104.0), output=TOO_LARGE)
     assert "logsumexp and softplus do not overflow" in cure.text
 
 
 def test_one_infinite_score_spoils_its_row():
-    cure = told("_softmax", "a = s.softmax(-1)", stat(inf=1), output=NAN)
+    cure = reported("_softmax", "a = s.softmax(-1)", stat(inf=1), output=NAN)
     assert cure.headline == "infinity goes into softmax" and "look at what made" in cure.text
 
 
@@ -253,7 +253,7 @@ def test_the_line_decides_between_places_in_one_statement():
     ],
 )  # fmt: skip
 def test_a_norm_with_a_root_that_is_smooth(code, new):
-    diff = told("LinalgVectorNormBackward0", code, POSITIVE).diff
+    diff = reported("LinalgVectorNormBackward0", code, POSITIVE).diff
     new = "d = ((a - b).square().sum(dim=-1, keepdim=True) + 1e-12).sqrt()" if new is None else new
     assert diff.split("\n")[-1][1:] == new
 
@@ -261,7 +261,7 @@ def test_a_norm_with_a_root_that_is_smooth(code, new):
 def test_the_diff_is_indented_as_the_file_and_parses():
     code = "loss = (\n    torch.log(p)  # π\n    .mean()\n)"
     excerpt = [[87, "\tdef f(p):"], [88, "\t\tloss = ("], [89, "\t\t    torch.log(p)  # π"]]
-    cure = told("log", code, ZERO, excerpt=excerpt)
+    cure = reported("log", code, ZERO, excerpt=excerpt)
     assert cure.diff == (
         "@@ model.py:88 @@\n \t\tloss = (\n-\t\t    torch.log(p)  # π\n"
         "+\t\t    torch.log(p.clamp_min(1e-12))  # π\n \t\t    .mean()\n \t\t)"
@@ -279,7 +279,7 @@ def test_the_diff_is_indented_as_the_file_and_parses():
     ],
 )  # fmt: skip
 def test_every_kind_of_statement(code):
-    diff = told("log", code, ZERO).diff
+    diff = reported("log", code, ZERO).diff
     new = [line[1:] for line in diff.split("\n") if line.startswith("+")]
     assert new == [code.split("\n")[0].replace("torch.log(p)", "torch.log(p.clamp_min(1e-12))")]
 
@@ -296,7 +296,7 @@ def test_numbers_come_as_json_has_them():
 
 def test_a_thousand_terms_are_no_problem():
     code = "a = torch.log(p) + " + " + ".join(["b"] * 1500)
-    assert "clamp_min" in told("log", code, ZERO).diff
+    assert "clamp_min" in reported("log", code, ZERO).diff
 
 
 junk = st.recursive(
@@ -331,7 +331,7 @@ def test_nothing_in_a_file_makes_it_fail(broken, op, code, inputs):
 
 def test_rows_that_the_loss_leaves_out_are_cleaned_before_the_model() -> None:
     around = [[87, "z = torch.zeros(())"], [88, "y = model(x)"]]
-    found = told("AddmmBackward0", "y = model(x)", BAD, POSITIVE, ZERO, excerpt=around)
+    found = reported("AddmmBackward0", "y = model(x)", BAD, POSITIVE, ZERO, excerpt=around)
     assert "+y = model(torch.nan_to_num(x))" in found.diff
     # A gradient that is bad already was made elsewhere.
-    assert "0 * NaN" not in told("AddmmBackward0", "y = model(x)", BAD, POSITIVE, BAD).headline
+    assert "0 * NaN" not in reported("AddmmBackward0", "y = model(x)", BAD, POSITIVE, BAD).headline

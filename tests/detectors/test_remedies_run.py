@@ -291,9 +291,9 @@ def test_the_new_statement_does_the_same_with_healthy_values(
     old_results, old_grads = run_statement(code, healthy(make))
     results, grads = run_statement(new, healthy(make))
     assert len(results) == len(old_results) and len(grads) == len(old_grads)
-    for mine, theirs in zip([*results, *grads], [*old_results, *old_grads], strict=True):
+    for own, theirs in zip([*results, *grads], [*old_results, *old_grads], strict=True):
         rtol, atol = (2e-2, 2e-2) if theirs.dtype in (HALF, BF16) else (1e-3, 1e-5)
-        torch.testing.assert_close(mine.double(), theirs.double(), rtol=rtol, atol=atol)
+        torch.testing.assert_close(own.double(), theirs.double(), rtol=rtol, atol=atol)
 
 
 def test_a_norm_that_is_differentiated_twice():

@@ -25,40 +25,40 @@ from holdfast.detectors._line_examples import Cost
 from holdfast.detectors.judge import Judge
 from holdfast.types import Event, Finding, Severity
 
-Told = tuple[str, dict[str, Any]]
+Reported = tuple[str, dict[str, Any]]
 WARNING, INFO = Severity.WARNING, Severity.INFO
 
 
-def findings(make_rows, *events: Told, rows: int = 40, whole: bool = True) -> list[Finding]:
+def findings(make_rows, *events: Reported, rows: int = 40, whole: bool = True) -> list[Finding]:
     """What the judge makes of events on steps 9, 10, ...; all at once, or row by row."""
     table = make_rows(rows)
-    told = [
+    reported = [
         Event(time=float(table["time"][9 + i]), rank=0, step=9 + i, kind=kind, data=data)
         for i, (kind, data) in enumerate(json.loads(json.dumps(events)))
     ]
     judge = Judge()
     if whole:
-        judge.feed(table, told)
+        judge.feed(table, reported)
     else:
         for i in range(len(table)):
-            judge.feed(table[i : i + 1], [e for e in told if e.step == i])
+            judge.feed(table[i : i + 1], [e for e in reported if e.step == i])
     judge.close()
     assert judge.errors == []
     return judge.findings
 
 
-def trained_by_a_framework() -> Told:
+def trained_by_a_framework() -> Reported:
     """Line 52 hands over to it; the model is called by line 30, of a function of the user's."""
     inside = (30, 0.0005, {"path": (52, 30), "mark": "model", "direct": False})
     return look("look", [(52, 0.004, {"hits": 1.0}), inside])
 
 
-def made_in_loop(seconds: float = 0.004, rest: float = 0.0005) -> Told:
+def made_in_loop(seconds: float = 0.004, rest: float = 0.0005) -> Reported:
     models = [called(55, rest, "model"), called(57, rest, "optimizer")]
     return look("look", [(52, seconds, {"hits": 500.0}), *models])
 
 
-EVERY: dict[str, tuple[Told, ...]] = {
+EVERY: dict[str, tuple[Reported, ...]] = {
     "TPT001": (waits(),),
     "TPT002": (reads(),),
     "TPT003": (compiled(),),
@@ -119,18 +119,18 @@ def test_what_is_not_said(make_rows, events):
 
 
 @pytest.mark.parametrize("code", EVERY)
-def test_an_event_without_a_key_is_told_and_one_of_earlier_versions_is_read(make_rows, code):
+def test_an_event_without_a_key_is_reported_and_one_of_earlier_versions_is_read(make_rows, code):
     ((kind, data),) = EVERY[code]
     for missing in data:
         rest = {key: value for key, value in data.items() if key != missing}
         judge = Judge()
         judge.feed(make_rows(40), [Event(time=0.0, rank=0, step=9, kind=kind, data=rest)])
         judge.close()
-        told = [error.data for error in judge.errors]
+        reported = [error.data for error in judge.errors]
         if missing in _LATER[kind]:
-            assert told == []
+            assert reported == []
             continue
-        ((where, error),) = [(each["where"], each["error"]) for each in told]
+        ((where, error),) = [(each["where"], each["error"]) for each in reported]
         assert where == f"reading an event {kind}"
         assert error == f"RecordError: {kind}: no key {missing!r}"
         assert judge.findings == []
@@ -294,7 +294,7 @@ def test_the_guard_says_what_to_do(make_rows, guard, words):
 # ---------------------------------------------------------------------- slower steps
 
 
-def kinds(make_rows, *events: Told) -> list[str]:
+def kinds(make_rows, *events: Reported) -> list[str]:
     return [f.evidence["what"] for f in findings(make_rows, *events) if f.code == "TPT004"]
 
 
@@ -334,7 +334,7 @@ def test_what_is_registered_again_and_again(make_rows):
     before = [called(52, 0.0005, "model"), called(53, 0.0005, "backward")]
     now = [called(52, 0.002, "model"), called(53, 0.002, "backward")]
 
-    def event(was: Mapping[str, float], there: Mapping[str, float]) -> Told:
+    def event(was: Mapping[str, float], there: Mapping[str, float]) -> Reported:
         return look("slow", now, before, counts=was, counted=there, registering=(20, 58))
 
     first = event({"registered": 12}, {"registered": 21, "registered_before": 12})
@@ -408,7 +408,7 @@ def test_the_history_that_is_processed_is_named_or_not_claimed(make_rows, histor
 # ---------------------------------------------------------------------- stalls
 
 
-def stall_on(*lines: Cost, epochs: bool = False, **more: Any) -> Told:
+def stall_on(*lines: Cost, epochs: bool = False, **more: Any) -> Reported:
     steps = [[step, 0.02, epochs] for step in range(10, 60, 5)]
     ordinary = [(52, 0.002, {}), called(53, 0.001, "model"), called(54, 0.001, "optimizer")]
     return look("stall", [*lines, *ordinary], ordinary, stalls=steps, **more)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.diagnosis.memory.activations import Call, kept, last_call
+from holdfast.diagnosis.memory.activations import CalledModel, kept, last_call
 
 
 class Tagger(nn.Module):
@@ -63,7 +63,7 @@ def really_kept(model: nn.Module, *args: Any) -> int:
     ],
 )  # fmt: skip
 def test_as_many_bytes_as_a_real_pass_keeps(model: nn.Module, x: Tensor) -> None:
-    counted, outputs = kept(Call(model, (x,), {}, model))
+    counted, outputs = kept(CalledModel(model, (x,), {}, model))
     assert sum(counted.values()) == really_kept(model, x)
     assert outputs == model(x).numel() * 4
 
@@ -71,7 +71,7 @@ def test_as_many_bytes_as_a_real_pass_keeps(model: nn.Module, x: Tensor) -> None
 def test_nothing_is_changed_and_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     model = Tagger()
     before = {name: t.clone() for name, t in model.state_dict().items()}
-    counted, _ = kept(Call(model, (torch.randint(0, 50, (3, 7)),), {"twice": True}, model))
+    counted, _ = kept(CalledModel(model, (torch.randint(0, 50, (3, 7)),), {"twice": True}, model))
     assert counted["layers.0.linear1"] > 0 and counted["layers.1.self_attn"] > 0
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
     assert not capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_nothing_is_changed_and_nothing_is_printed(capsys: pytest.CaptureFixture
 def test_it_grows_with_the_batch() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     one, ten = (
-        sum(kept(Call(model, (torch.randn(n, 8),), {}, model))[0].values()) for n in (1, 10)
+        sum(kept(CalledModel(model, (torch.randn(n, 8),), {}, model))[0].values()) for n in (1, 10)
     )
     assert ten == 10 * one
 
@@ -108,7 +108,7 @@ def test_a_compiled_model_is_counted_without_compiling() -> None:
 
     compiled: Any = torch.compile(model, backend=backend)
     x = torch.randn(3, 8)
-    counted, _ = kept(Call(compiled, (x,), {}, compiled))
+    counted, _ = kept(CalledModel(compiled, (x,), {}, compiled))
     assert sum(counted.values()) == really_kept(model, x)
     assert not compilations
 
@@ -120,4 +120,4 @@ def test_a_model_that_asks_for_values_says_so() -> None:
 
     model = Asks(4, 4)
     with pytest.raises(Exception, match="_local_scalar_dense"):
-        kept(Call(model, (torch.ones(2, 4),), {}, model))
+        kept(CalledModel(model, (torch.ones(2, 4),), {}, model))

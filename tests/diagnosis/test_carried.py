@@ -134,8 +134,8 @@ def test_what_carries_it_on_is_named(make_engine: MakeEngine, name: str, tmp_pat
     exec(compile(source, str(path), "exec"), {"__name__": "__main__", "__file__": str(path)})
     engine.close()
     assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
-    told = map(Cause.from_dict, engine.memory.of_kind("cause"))  # type: ignore[attr-defined]
-    carried = [cause for cause in told if cause.phase == "carried"]
+    reported = map(Cause.from_dict, engine.memory.of_kind("cause"))  # type: ignore[attr-defined]
+    carried = [cause for cause in reported if cause.phase == "carried"]
     assert [cause.variable for cause in carried] == ([expected] if expected else [])
     for cause in carried:
         assert expected in source.splitlines()[cause.line - 1]
@@ -172,8 +172,8 @@ def test_an_attribute_that_forward_reads_before_it_writes_it(
         opt.step()
         opt.zero_grad()
     engine.close()
-    told = map(Cause.from_dict, engine.memory.of_kind("cause"))  # type: ignore[attr-defined]
-    found = [(cause.variable, cause.line) for cause in told if cause.phase == "carried"]
+    reported = map(Cause.from_dict, engine.memory.of_kind("cause"))  # type: ignore[attr-defined]
+    found = [(cause.variable, cause.line) for cause in reported if cause.phase == "carried"]
     assert found == [("self.h", 10)]
 
 
@@ -206,7 +206,7 @@ for step in range(6):
 
 
 @pytest.mark.parametrize("bad", [(), (2, 4)])
-def test_what_a_skipped_step_leaves_behind_is_told_once(
+def test_what_a_skipped_step_leaves_behind_is_reported_once(
     make_engine: MakeEngine, bad: tuple[int, ...], tmp_path: Any
 ) -> None:
     """By name and line, and only where a step was skipped."""
@@ -218,8 +218,8 @@ def test_what_a_skipped_step_leaves_behind_is_told_once(
     exec(compile(LEFT, str(path), "exec"), space)
     engine.close()
     assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
-    told = [data["why"] for data in engine.memory.of_kind("not_covered")]  # type: ignore[attr-defined]
-    about = [why for why in told if "counts skipped steps" in why]
+    reported = [data["why"] for data in engine.memory.of_kind("not_covered")]  # type: ignore[attr-defined]
+    about = [why for why in reported if "counts skipped steps" in why]
     assert len(about) == (2 if bad else 0)
     if bad:
         assert "self.calls of Net" in about[0] and ":10)" in about[0]

@@ -561,15 +561,15 @@ CASES = {
 def test_the_line_the_cause_and_the_fix(tmp_path: Path, case: str):
     script, line, words = CASES[case]
     found, cause = crash(tmp_path, script)
-    told = f"{cause.headline} {cause.advice}"
+    reported = f"{cause.headline} {cause.advice}"
     assert cause.headline, f"no rule knows {found.type}: {found.message}"
     for word in words.split("|"):
-        assert word in told, told
+        assert word in reported, reported
     assert (found.place.file, found.place.line) == (
         str(tmp_path / "train.py"),
         number_of(found, line),
     )
-    assert 10 < len(cause.advice) < 400 and "\n" not in told
+    assert 10 < len(cause.advice) < 400 and "\n" not in reported
 
 
 def test_an_unknown_error_still_names_line_and_values(tmp_path: Path):
@@ -649,7 +649,7 @@ def test_the_facts_of_a_worker_travel_with_its_error():
     assert facts.traceback and facts.function == "__getitem__"
 
 
-def test_a_worker_without_a_line_of_the_users_is_told_by_the_loop():
+def test_a_worker_without_a_line_of_the_users_is_reported_by_the_loop():
     from torch._utils import ExceptionWrapper
     from torch.utils.data import default_collate
 

@@ -1,6 +1,6 @@
 """Causes whose words fit and whose precondition does not hold: each beside the case where it does.
 
-Found by a blind exam of scripts that newcomers write.
+Found by a blind trace of scripts that newcomers write.
 """
 
 # ruff: noqa: E501, a table of scripts
@@ -20,7 +20,7 @@ from holdfast.records.crash import ShorterFile
 from tests.crashing import crash
 
 
-def told(folder: Path, script: str) -> str:
+def reported(folder: Path, script: str) -> str:
     _, cause = crash(folder, script)
     return f"{cause.headline}: {cause.advice}"
 
@@ -123,13 +123,13 @@ BATCH = "x = torch.zeros(1 << 20)"
          "too little shared memory (SIGBUS)|batches on their way need 9.0 GiB"),
     ],
 )  # fmt: skip
-def test_a_bus_error_is_told_by_the_room_that_was_read(
+def test_a_bus_error_is_reported_by_the_room_that_was_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, free: int, before: str, words: str
 ) -> None:
     left: Any = os.statvfs_result((4096, 4096, size >> 12, free >> 12, free >> 12, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: left)
     monkeypatch.setattr(shared_memory, "shorter_files", lambda _: [])
-    said = told(tmp_path, BUS.format(before=before))
+    said = reported(tmp_path, BUS.format(before=before))
     for word in words.split("|"):
         assert word in said, said
 
@@ -276,10 +276,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_cause_is_told_where_its_precondition_holds(tmp_path: Path, case: str) -> None:
+def test_a_cause_is_reported_where_its_precondition_holds(tmp_path: Path, case: str) -> None:
     script, words = CASES[case]
     said, _, unsaid = words.partition("||")
-    text = told(tmp_path, script)
+    text = reported(tmp_path, script)
     for word in said.split("|"):
         assert word in text, text
     for word in unsaid.split("|"):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from holdfast.detectors.judge import Judge
 from holdfast.diagnosis.memory import expression, footprint
-from holdfast.faults._budget import Budget
+from holdfast.faults._budget import MemoryBudget
 from holdfast.records.memory import MemoryRanOut
 from holdfast.run import host_memory
 from holdfast.run.host_memory import MemoryLimit
@@ -255,7 +255,7 @@ def _loss_of(logits: Tensor, target: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("where", ["loss", "criterion", "model", "backward", "copy", "optimizer"])
-def test_the_scripts_own_loss_code_is_told_from_all_else(where: str) -> None:
+def test_the_scripts_own_loss_code_is_reported_from_all_else(where: str) -> None:
     model = nn.Linear(4, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     training = SimpleNamespace(models=lambda: [model], optimizers=lambda: [(optimizer, ["w", "b"])])
@@ -264,7 +264,7 @@ def test_the_scripts_own_loss_code_is_told_from_all_else(where: str) -> None:
     def large(*_: object) -> Tensor:
         return x.repeat(64, 1)
 
-    with pytest.raises(torch.OutOfMemoryError) as caught, Budget() as budget:
+    with pytest.raises(torch.OutOfMemoryError) as caught, MemoryBudget() as budget:
         logits = model(x)
         loss = _loss_of(logits, y) if where in ("backward", "optimizer") else None
         if where == "optimizer":

@@ -56,7 +56,7 @@ def whole(text: str) -> int:
 
 
 @pytest.mark.parametrize("words", [["--number", "x"], ["--other"], ["--number"]])
-def test_wrong_arguments_are_told_by_argparse(words: list[str]) -> None:
+def test_wrong_arguments_are_reported_by_argparse(words: list[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--number", type=whole)
     leaving = exits(lambda: parser.parse_args(words))

@@ -1,4 +1,4 @@
-"""The parts of the memory exams: graphs, source, lines, sizes."""
+"""The parts of the memory profiles: graphs, source, lines, sizes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any, cast
 import pytest
 import torch
 
-from holdfast.diagnosis.memory import census, growth_facts, holders, look_schedule
+from holdfast.diagnosis.memory import growth_facts, look_schedule, references, value_sizes
 from holdfast.diagnosis.memory.graphs import (
     now,
     number_of,
     reach,
     touches,
 )
-from holdfast.diagnosis.memory.holders import walk
+from holdfast.diagnosis.memory.references import walk
 from holdfast.diagnosis.memory.sizes import Weight
-from holdfast.diagnosis.watchpoint import Change, Watchpoint
+from holdfast.diagnosis.watchpoint import ValueChange, Watchpoint
 from holdfast.training.task import Task
 
 # A search ends after some milliseconds: of a clock that no other process makes go faster.
@@ -84,7 +84,7 @@ def test_whether_a_graph_has_nodes_of_a_stretch():
 @pytest.mark.parametrize("count", [200, 5000])
 @pytest.mark.parametrize("kind", ["modules", "attributes"])
 def test_many_things_hide_nothing_beside_them(monkeypatch, kind, count):
-    monkeypatch.setattr(holders, "_OBJECTS", 1000)  # what a slow machine has time for
+    monkeypatch.setattr(references, "_OBJECTS", 1000)  # what a slow machine has time for
     if kind == "modules":
         things: object = torch.nn.ModuleList([torch.nn.Linear(1, 1) for _ in range(count)])
     else:
@@ -173,8 +173,8 @@ def test_a_line_that_runs_once_in_each_step(tmp_path, text, often, once):
     path = tmp_path / "often.py"
     path.write_text(SOURCE)
     line = next(i for i, found in enumerate(SOURCE.splitlines(), 1) if text in found)
-    held = holders.Held("net.h", "h", "attribute", None, "h", torch.zeros(1), f"{path}:Net")
-    found = growth_facts.of_line(held, [Change(str(path), line, "forward", 2 * often)], 2)
+    held = references.Held("net.h", "h", "attribute", None, "h", torch.zeros(1), f"{path}:Net")
+    found = growth_facts.of_line(held, [ValueChange(str(path), line, "forward", 2 * often)], 2)
     assert found.again is once and found.retains is False
     assert not growth_facts.of_line(held, []).again or text == "# of the step"
 
@@ -182,9 +182,9 @@ def test_a_line_that_runs_once_in_each_step(tmp_path, text, often, once):
 def test_what_is_stored_is_a_tensor_or_holds_some():
     for value, plain in ([torch.zeros(1)] * 4, True), ([(torch.zeros(1), 1)] * 4, False):
         for kept in (value, dict(enumerate(value))):
-            held = holders.Held("kept", "kept", "local", None, "kept", kept, "train.py:")
-            readings = [census.Reading(n, (1, n)) for n in (2, 3, 4)]
-            record = census._growth(held, readings, 0, [0, 1, 2]).record
+            held = references.Held("kept", "kept", "local", None, "kept", kept, "train.py:")
+            readings = [value_sizes.ValueSize(n, (1, n)) for n in (2, 3, 4)]
+            record = value_sizes._growth(held, readings, 0, [0, 1, 2]).record
             assert record.plain is plain and record.type == type(kept).__name__
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from holdfast.diagnosis.memory.census import Timeline
 from holdfast.diagnosis.memory.graphs import now
 from holdfast.diagnosis.memory.held_graphs import PastGraphs, largest
+from holdfast.diagnosis.memory.value_sizes import Timeline
 
 torch._dynamo.graph_break()  # imports for seconds, as the first step of any optimizer does
 WIDTH, ROWS, STEPS = 64, 32, 4

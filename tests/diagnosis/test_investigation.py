@@ -17,36 +17,36 @@ class Training:
 
     def __init__(self) -> None:
         self.iteration = 0
-        self.told: list[int] = []
+        self.reported: list[int] = []
 
     def has_bad_gradient(self) -> bool:
         return False
 
-    def scene(self, batches: object, rng: object, loss: object) -> Any:
+    def step_context(self, batches: object, rng: object, loss: object) -> Any:
         return None
 
     def record_at(self, step: int, record: Any) -> None:
-        self.told.append(step)
+        self.reported.append(step)
 
     def explained(self, step: int, cause: Cause) -> None:
-        self.told.append(step)
+        self.reported.append(step)
 
 
 class Run:
-    """Bad steps, one after the other; exams find what ``answers`` says for the step."""
+    """Bad steps, one after the other; profiles find what ``answers`` says for the step."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: dict[int, int]) -> None:
-        self.training, self.exams, self.answers = Training(), list[int](), answers
-        monkeypatch.setattr(provenance, "of_loss", self._exam)
+        self.training, self.profiles, self.answers = Training(), list[int](), answers
+        monkeypatch.setattr(provenance, "of_loss", self._profile)
         monkeypatch.setattr(provenance, "spot", lambda _: "train.py:9")
         self.asked = investigation.Investigation(GuardSettings(), self.training, self._here)
 
     def _here(self) -> tuple[list[Batch], None]:
         return [Batch(None, [self.training.iteration], 0, None)], None
 
-    def _exam(self, *_: object) -> Cause | None:
+    def _profile(self, *_: object) -> Cause | None:
         step = self.training.iteration
-        self.exams.append(step)
+        self.profiles.append(step)
         if step not in self.answers:
             return None
         samples = ((0, self.answers[step]),)
@@ -64,10 +64,10 @@ def test_equal_bad_steps_in_a_row_are_looked_into_once_and_then_counted(monkeypa
     """A state that carries the NaN on: every later step is bad for the same reason."""
     run = Run(monkeypatch, {3: 3})
     run.bad(*range(3, 50))
-    assert run.exams == [3, 4]
+    assert run.profiles == [3, 4]
 
 
 def test_another_sample_is_found_after_good_steps_and_in_a_row(monkeypatch):
     run = Run(monkeypatch, {3: 3, 4: 4, 5: 5, 20: 20})
     run.bad(3, 4, 5, 6, 7, 8, 20)
-    assert run.exams == [3, 4, 5, 6, 20]
+    assert run.profiles == [3, 4, 5, 6, 20]

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from holdfast.diagnosis.throughput.line_times import LineTimes
-from holdfast.diagnosis.throughput.measured_lines import Places
-from holdfast.diagnosis.throughput.profiles import Line, Profile, line_of, turn_of
+from holdfast.diagnosis.throughput.measured_lines import MeasuredLines
+from holdfast.diagnosis.throughput.profiles import ProfiledLine, StepProfile, line_of, turn_of
 from tests.conftest import Clock
 
 
@@ -50,7 +50,7 @@ def test_lines_in_a_loop_are_counted(clock: Clock):
     assert [line.hits for line in lines if line.spot == inner] == [4]
 
 
-def test_a_model_is_told_from_the_line_that_calls_it():
+def test_a_model_is_reported_from_the_line_that_calls_it():
     model = nn.Linear(64, 64)
 
     def work() -> None:
@@ -208,7 +208,7 @@ def test_what_the_source_says_of_measured_lines(tmp_path):
         "    other = sorted(kept)\n"
     )
     (tmp_path / "train.py").write_text(source)
-    lines = [Line(((file, at),), seconds=1.0) for at in (4, 5, 9, 10)]
-    places, profile = Places(), Profile(4.0, lines=lines)
+    lines = [ProfiledLine(((file, at),), seconds=1.0) for at in (4, 5, 9, 10)]
+    places, profile = MeasuredLines(), StepProfile(4.0, lines=lines)
     assert places.feeding(profile) == (places.number((file, 4)),)
     assert places.history(profile) == ((places.number((file, 9)), "history"),)

@@ -8,35 +8,35 @@ import torch
 from torch import nn
 
 from holdfast.diagnosis.memory.parts import MemoryParts
-from holdfast.diagnosis.throughput.measured_lines import Places
+from holdfast.diagnosis.throughput.measured_lines import MeasuredLines
 
 
 def test_parts_are_read_on_steps_further_and_further_apart():
     model = nn.Linear(100, 50)
     optimizer = torch.optim.Adam(model.parameters())
-    told = []
+    reported = []
     training = SimpleNamespace(
         optimizers=lambda: [(optimizer, []), (optimizer, [])],
-        record=told.append,
+        record=reported.append,
     )
     parts = MemoryParts(training)  # type: ignore[arg-type]
     parts.step_ended(7)
-    assert told == []
+    assert reported == []
     model(torch.randn(2, 100)).sum().backward()
     optimizer.step()
     parts.step_ended(8)
     weights = 4 * (100 * 50 + 50)
-    assert told[0].kind == "memory_parts"
-    data = told[0].to_dict()
+    assert reported[0].kind == "memory_parts"
+    data = reported[0].to_dict()
     assert data["device"] == "cpu"
     assert data["weights"] == data["gradients"] == weights, "shared parameters count once"
     assert 2 * weights <= data["optimizer_state"] <= 2 * weights + 64
     for step in range(9, 64):
         parts.step_ended(step)
-    assert len(told) == 1, "nothing has changed"
+    assert len(reported) == 1, "nothing has changed"
     optimizer.zero_grad()
     parts.step_ended(64)
-    assert told[-1].gradients == 0
+    assert reported[-1].gradients == 0
 
 
 def test_an_optimizer_of_an_unknown_kind_ends_nothing():
@@ -56,9 +56,9 @@ def test_places_come_with_the_lines_around_them(tmp_path):
         "        save(x)",
     ]
     file.write_text("\n".join(lines) + "\n")
-    places = Places()
+    places = MeasuredLines()
     places.number((str(file), 23))
-    (source,) = places.told()["source"]
+    (source,) = places.reported()["source"]
     assert (23, "        save(x)") in source and (2, "    for x in loader:") in source
     assert len(source) == 6, "four lines on either side, and the head of the loop"
 
@@ -66,7 +66,7 @@ def test_places_come_with_the_lines_around_them(tmp_path):
 def test_an_event_does_not_quote_a_whole_program(tmp_path):
     file = tmp_path / "train.py"
     file.write_text("x = 1\n" * 2000)
-    places = Places()
+    places = MeasuredLines()
     for line in range(1, 2000, 10):
         places.number((str(file), line))
-    assert len(places.told()["source"][0]) <= 160
+    assert len(places.reported()["source"][0]) <= 160

@@ -99,7 +99,7 @@ class Loop:
         lines = {(e.data["file"], e.data["line"]): e.data["code"] for e in self.recorded.events}
         return lines[finding.file, finding.line]
 
-    def told(self) -> list[tuple[str, str, str]]:
+    def reported(self) -> list[tuple[str, str, str]]:
         """Code, variable and statement of all of them."""
         return [
             (f.code, f.evidence.get("variable", ""), self.statement(f)) for f in self.findings()
@@ -276,7 +276,7 @@ def test_a_recurrent_state_that_a_stateful_loader_carries(loop):
     assert loop.found() == ("MEM003", "loader.state", line)
 
 
-def test_tensors_pile_up(loop):
+def test_tensor_leak(loop):
     batches = deque()
     for _ in range(STEPS):
         loop.train(loop.loss())
@@ -501,5 +501,5 @@ def test_what_an_evaluation_built_and_somebody_keeps(loop):
             score = loop.model(torch.randn(8, 16)).mean()
             loop.watch.evaluation.ends()
             scores.append(score + 1)
-    told = {f.code: f.evidence.get("consequence") for f in loop.findings()}
-    assert told == {"MEM004": None, "MEM002": "MEM004"}
+    reported = {f.code: f.evidence.get("consequence") for f in loop.findings()}
+    assert reported == {"MEM004": None, "MEM002": "MEM004"}

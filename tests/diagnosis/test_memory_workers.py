@@ -56,7 +56,7 @@ def test_when_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         240,
     ]
     first = recorded[0].to_dict()
-    assert recorded[0].kind == "worker_growth" and len(looked) == 1
+    assert recorded[0].kind == "worker_leak" and len(looked) == 1
     assert first["bytes"] == first["least_bytes"] == pytest.approx(1 << 20)
     assert (first["pass_batches"], first["tested"]) == (40, True)
 

@@ -72,11 +72,13 @@ def test_the_first_line_counts_and_what_has_no_hash_is_left_alone():
 def test_parts_of_a_model_are_where_its_class_makes_them():
     model = Larger()
     named = dict(model.named_parameters())
-    told = dict(zip(named, parts_of([model], list(named.values())), strict=True))
+    reported = dict(zip(named, parts_of([model], list(named.values())), strict=True))
     wanted = {"encoder.inner.0.weight": "self.inner =", "head.bias": "self.head:"}
     for name, text in wanted.items():
-        assert (Path(told[name].file).name, told[name].line) == (HERE, line_with(text)), name
-    assert told["bare"] == MadeAt()
+        assert (Path(reported[name].file).name, reported[name].line) == (HERE, line_with(text)), (
+            name
+        )
+    assert reported["bare"] == MadeAt()
 
 
 def test_a_model_of_torch_alone_has_no_line():

@@ -616,7 +616,7 @@ def test_counters_do_not_notice(make_engine: MakeEngine) -> None:
     assert (trainer.losses, trainer.model.calls) == (6, 6)
 
 
-def test_an_exam_leaves_running_statistics_alone(make_engine: MakeEngine) -> None:
+def test_an_profile_leaves_running_statistics_alone(make_engine: MakeEngine) -> None:
     """Where nothing is skipped nobody else puts them back."""
 
     def train() -> list[torch.Tensor]:
@@ -640,7 +640,7 @@ def test_an_exam_leaves_running_statistics_alone(make_engine: MakeEngine) -> Non
 
 
 def test_a_buffer_the_users_graph_has_saved(make_engine: MakeEngine) -> None:
-    """The exam runs between forward and backward: its own forward must not show in there."""
+    """The profile runs between forward and backward: its own forward must not show in there."""
 
     class Drifting(nn.Module):
         scale: torch.Tensor
@@ -720,7 +720,7 @@ def test_code_without_source_is_no_reason_to_fail(make_engine: MakeEngine) -> No
     assert engine.memory.rows()["skipped"].sum() == 1  # type: ignore[attr-defined]
 
 
-def test_steps_do_as_much_after_an_exam_as_before(make_engine: MakeEngine) -> None:
+def test_steps_do_as_much_after_an_profile_as_before(make_engine: MakeEngine) -> None:
     """A mode or a hook left switched on would make every later step slower."""
     engine = make_engine()
     torch.manual_seed(0)

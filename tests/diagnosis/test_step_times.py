@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.diagnosis.throughput import loop_clock
-from holdfast.diagnosis.throughput.exam_orders import ExamOrders, _stalls
+from holdfast.diagnosis.throughput.profile_orders import ProfileOrders, _stalls
 from holdfast.diagnosis.throughput.run_queue import RunQueue, longest
 from holdfast.diagnosis.throughput.step_times import StepTimes
 
@@ -76,7 +76,7 @@ def test_a_look_without_a_symptom_waits_until_it_is_cheap():
     times = fed([0.002] * 43)
 
     def due(cost: float) -> str:
-        orders = ExamOrders()
+        orders = ProfileOrders()
         orders.begins("reference")
         orders.pay("reference", cost)
         return orders.due(times, 43, fed=False, known=True)
@@ -120,7 +120,7 @@ def test_dear_looks_for_a_symptom_wait_and_cheap_ones_do_not():
 
     def looks(each: float) -> list[float]:
         """Seconds of the run at which a look was made."""
-        orders, made, times = ExamOrders(), list[float](), StepTimes()
+        orders, made, times = ProfileOrders(), list[float](), StepTimes()
         for step, wall in enumerate(walls):
             full = times.add(step, wall, wall, 0.0)
             if full and orders.due(times, step, fed=False, known=True) == "slow":
@@ -136,7 +136,7 @@ def test_dear_looks_for_a_symptom_wait_and_cheap_ones_do_not():
 
 
 def test_the_first_look_for_a_symptom_and_one_at_workers_wait_for_no_budget():
-    orders, asked = ExamOrders(), {"fed": True, "known": True}
+    orders, asked = ProfileOrders(), {"fed": True, "known": True}
     orders.begins("reference")
     orders.pay("reference", 1.0)
     assert orders.due(fed([0.01] * 43, waited=0.6), 43, **asked) == "waits"
@@ -152,7 +152,7 @@ def test_what_paid_for_looks_is_not_forgotten_with_the_loop():
 
 @pytest.mark.parametrize(("wall", "asked"), [(0.0101, 0), (0.013, 1)])
 def test_who_had_the_processor_is_asked_where_the_thread_had_not(monkeypatch, wall, asked):
-    clock, asks = loop_clock.LoopClock(loop_clock.Feed()), list[float]()
+    clock, asks = loop_clock.LoopClock(loop_clock.LoopLoader()), list[float]()
     monkeypatch.setattr(clock._queue, "waited", lambda: asks.append(1) or 0.002)
     now = {"perf_counter": 0.0, "thread_time": 0.0}
     for name in now:
@@ -169,7 +169,7 @@ def test_who_had_the_processor_is_asked_where_the_thread_had_not(monkeypatch, wa
 
 def test_what_the_thread_usually_waits_for_is_not_asked_about(monkeypatch):
     """A device's backward has a thread of its own: who waits for it has lost no processor."""
-    clock, asks = loop_clock.LoopClock(loop_clock.Feed()), list[int]()
+    clock, asks = loop_clock.LoopClock(loop_clock.LoopLoader()), list[int]()
     monkeypatch.setattr(clock._queue, "waited", lambda: asks.append(record.step) or 0.0)
     now = {"perf_counter": 0.0, "thread_time": 0.0}
     for name in now:

@@ -101,20 +101,20 @@ HEALTHY = {
 
 def found(folder: Path, script: str, width: int) -> list[dict[str, Any]]:
     """Run a loop whose batches are counted as the engine counts them."""
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     path = folder / "loop.py"
     path.write_text(HEAD + textwrap.dedent(script))
     linecache.checkcache(str(path))
     names: dict[str, Any] = {"__name__": "__main__", "WIDTH": width}
-    exam = SwallowedErrors(
+    profile = SwallowedErrors(
         lambda: [m for m in names.values() if isinstance(m, nn.Module)],
-        lambda found: told.append({"kind": found.kind, **found.to_dict()}),
+        lambda found: reported.append({"kind": found.kind, **found.to_dict()}),
     )
 
     def fetched() -> None:
-        exam.batches += 1
-        if exam.batches >= exam.due:
-            exam.look(sys._getframe())
+        profile.batches += 1
+        if profile.batches >= profile.due:
+            profile.look(sys._getframe())
 
     names["fetched"] = fetched
     before = sys.gettrace()
@@ -124,15 +124,15 @@ def found(folder: Path, script: str, width: int) -> list[dict[str, Any]]:
         assert sys.gettrace() is None
     finally:
         sys.settrace(before)
-    return told
+    return reported
 
 
 @pytest.mark.parametrize("case", FAILING)
 def test_what_is_caught_on_every_batch_is_found_with_its_line(tmp_path: Path, case: str):
-    (told,) = found(tmp_path, FAILING[case], width=3)
-    assert told.pop("kind") == SwallowedException.kind
-    found_again = SwallowedException.from_dict(decode(encode(told)))
-    assert found_again.to_dict() == decode(encode(told)) and found_again.type == "RuntimeError"
+    (reported,) = found(tmp_path, FAILING[case], width=3)
+    assert reported.pop("kind") == SwallowedException.kind
+    found_again = SwallowedException.from_dict(decode(encode(reported)))
+    assert found_again.to_dict() == decode(encode(reported)) and found_again.type == "RuntimeError"
     assert "loss = model(x).mean()" in str(found_again.code) and found_again.excerpt
     assert found_again.batches < 12
 
@@ -144,9 +144,9 @@ def test_healthy_loops_are_not_told(tmp_path: Path, case: str):
 
 def test_a_loop_that_steps_is_never_followed(tmp_path: Path):
     models_asked: list[int] = []
-    exam = SwallowedErrors(lambda: models_asked.append(1) or [], lambda found: None)
+    profile = SwallowedErrors(lambda: models_asked.append(1) or [], lambda found: None)
     for _ in range(100):
-        exam.batches += 1
-        assert exam.batches < exam.due
-        exam.batches = 0
+        profile.batches += 1
+        assert profile.batches < profile.due
+        profile.batches = 0
     assert not models_asked and torch.is_grad_enabled()

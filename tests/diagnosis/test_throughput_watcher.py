@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from holdfast.config import Settings, WatcherSettings
 from holdfast.detectors.judge import Judge
 from holdfast.diagnosis.throughput import line_tree, step_counts
-from holdfast.diagnosis.throughput.line_exam import LineExam
-from holdfast.diagnosis.throughput.loop_clock import Feed
+from holdfast.diagnosis.throughput.line_profiler import LineProfiler
+from holdfast.diagnosis.throughput.loop_clock import LoopLoader
 from holdfast.records.lines import Purpose
 from holdfast.types import Event, Finding
 from tests.conftest import Clock
@@ -59,11 +59,11 @@ def test_what_a_look_costs_is_the_trace_and_not_what_the_script_does_under_it(
     watched, monkeypatch, extra: float, counted: float
 ) -> None:
     time = watched.state.watchers.time
-    exam = LineExam("stall", time._lines, time._times)
-    monkeypatch.setattr(exam, "step", lambda clock, frame: False)
+    profile = LineProfiler("stall", time._lines, time._times)
+    monkeypatch.setattr(profile, "step", lambda clock, frame: False)
     time._clock.busy, time._lines.extra = 5.0, extra
     time._orders.begins("stall")
-    time._examined(exam, None, None)
+    time._examined(profile, None, None)
     assert time._orders.spent == counted
 
 
@@ -71,11 +71,11 @@ def test_what_a_look_costs_is_the_trace_and_not_what_the_script_does_under_it(
 def test_a_look_ends_where_no_step_says_anything(watched, purpose: Purpose, most: int) -> None:
     """On a slow host the trace made our own part of every step too long to count it."""
     time = watched.state.watchers.time
-    exam = LineExam(purpose, time._lines, time._times)
-    assert exam.begin(sys._getframe(), time._clock)
+    profile = LineProfiler(purpose, time._lines, time._times)
+    assert profile.begin(sys._getframe(), time._clock)
     time._clock.begins = True
     try:
-        steps = next(n for n in range(1, 100) if exam.step(time._clock, sys._getframe()))
+        steps = next(n for n in range(1, 100) if profile.step(time._clock, sys._getframe()))
     finally:
         time._lines.stop()
     assert steps == most
@@ -84,17 +84,17 @@ def test_a_look_ends_where_no_step_says_anything(watched, purpose: Purpose, most
 @pytest.mark.parametrize(("queued", "most"), [(0.0, 2), (1.0, 48)])
 def test_a_wait_for_the_processor_is_no_slow_sample(watched, queued: float, most: int) -> None:
     time = watched.state.watchers.time
-    exam = LineExam("waits", time._lines, time._times)
-    exam.rare = True
-    assert exam.begin(sys._getframe(), time._clock)
+    profile = LineProfiler("waits", time._lines, time._times)
+    profile.rare = True
+    assert profile.begin(sys._getframe(), time._clock)
     time._clock.begins, time._clock.wall = False, 1.1
     time._clock.waited, time._clock.queued = 1.0, queued
     try:
-        steps = next(n for n in range(1, 100) if exam.step(time._clock, sys._getframe()))
+        steps = next(n for n in range(1, 100) if profile.step(time._clock, sys._getframe()))
     finally:
         time._lines.stop()
     assert steps == most
-    assert (exam.measure(1, list) is None) == bool(queued)
+    assert (profile.measure(1, list) is None) == bool(queued)
 
 
 def here(function, text: str) -> int:
@@ -389,7 +389,7 @@ def test_an_iterator_in_the_place_of_the_last_one_begins_an_epoch():
     class Rows:
         pass
 
-    feed, places = Feed(), set[int]()
+    feed, places = LoopLoader(), set[int]()
     for step in range(20):
         rows = Rows()
         places.add(id(rows))
@@ -404,7 +404,7 @@ def test_a_loop_that_goes_on_after_a_validation_begins_no_epoch():
     class Rows:
         pass
 
-    feed, train = Feed(), Rows()
+    feed, train = LoopLoader(), Rows()
     for step in range(20):
         feed.fetched(train)
         feed.stepped(step)

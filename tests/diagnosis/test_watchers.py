@@ -38,7 +38,7 @@ def test_they_rest_where_the_guard_is_above_its_allowance(trained):
     watched = trained(1500, budget=0.0)
     assert all(watched[:256])
     rests = watched.index(False)
-    assert 256 <= rests < 400, "an exam may hold it up"
+    assert 256 <= rests < 400, "a profile may hold it up"
     # They come back, and rest again.
     again = watched.index(True, rests)
     assert 800 < again - rests < 1000
@@ -55,10 +55,10 @@ def test_a_part_that_eval_freezes_is_trained_while_they_rest(make_engine: MakeEn
     frozen, head = nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 2)
     model = nn.Sequential(frozen, nn.Tanh(), head, nn.Tanh(), nn.Linear(2, 1))
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
-    told: list[str] = []
+    reported: list[str] = []
     memory = engine.state.watchers.memory
     assert memory is not None
-    memory.evaluation._record = lambda found: told.append(found.kind)
+    memory.evaluation._record = lambda found: reported.append(found.kind)
     for step in range(700):
         if step % 5 == 0:
             engine.trains()
@@ -69,4 +69,4 @@ def test_a_part_that_eval_freezes_is_trained_while_they_rest(make_engine: MakeEn
     rested = not engine.state.watchers.on
     engine.close()
     assert rested and "watchers" not in engine.off
-    assert told == []
+    assert reported == []

@@ -84,7 +84,7 @@ class Outcome:
         return self.text.splitlines()
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         return self.err.decode()
 
     @property

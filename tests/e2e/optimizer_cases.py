@@ -386,8 +386,8 @@ def main():
             for tensor in made:
                 digest.update(repr(tensor.tolist()).encode())
             finite = all(bool(torch.isfinite(t).all()) for t in made)
-            told = {"pid": os.getpid(), "finite": finite, "digest": digest.hexdigest()}
-            print(case.__name__, json.dumps(told), flush=True)
+            reported = {"pid": os.getpid(), "finite": finite, "digest": digest.hexdigest()}
+            print(case.__name__, json.dumps(reported), flush=True)
             # Taking the interpreter down costs a second that twenty children need not spend.
             atexit._run_exitfuncs()
             os._exit(0)

@@ -56,7 +56,7 @@ def run(bench: Bench, action: str) -> tuple[Outcome, list[dict[str, Any]]]:
 @pytest.mark.slow
 def test_a_strangers_finding_stops_a_run_that_goes_on(bench: Bench) -> None:
     done, actions = run(bench, "stop")
-    assert done.code == 3, done.told
+    assert done.code == 3, done.reported
     assert [event.data["code"] for event in bench.record.events("stop")] == ["ACME001"]
     assert [(a["action"], a["code"], a["done"]) for a in actions] == [("stop", "ACME001", True)]
     assert actions[0]["found"] == 20  # the step of the finding; the event has that of the action
@@ -75,4 +75,4 @@ def test_a_strangers_finding_lowers_the_learning_rate_once(bench: Bench) -> None
 def test_what_cannot_be_done_later_is_refused_before_the_run(bench: Bench, wrong: str) -> None:
     script = bench.write(SCRIPT)
     done = bench.guarded(script, options=("--on", f"ACME001={wrong}"))
-    assert done.code == 2 and wrong in done.told and not bench.path.exists()
+    assert done.code == 2 and wrong in done.reported and not bench.path.exists()

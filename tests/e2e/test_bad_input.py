@@ -145,7 +145,7 @@ def complain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Complain]:
     mistakes = [words for words, _ in (RUN | OTHERS).values()]
     mistakes += [[command, folder] for folder in FOLDERS for command in ("report", "check")]
     asked = bench.plain("-c", COMMANDS, given=json.dumps(mistakes).encode())
-    assert asked.code == 0, asked.told
+    assert asked.code == 0, asked.reported
     outcomes = {
         repr(words): Outcome(code, out.encode(), err.encode())
         for words, code, out, err in map(json.loads, asked.lines)
@@ -155,10 +155,10 @@ def complain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Complain]:
         seen = outcomes[repr(words)]
         assert seen.code == 2, seen
         assert seen.out == b""
-        assert seen.told.startswith("holdfast: error: ") and seen.told.endswith("\n")
-        assert seen.told.count("\n") == 1, seen.told
-        assert "Traceback" not in seen.told
-        return seen.told
+        assert seen.reported.startswith("holdfast: error: ") and seen.reported.endswith("\n")
+        assert seen.reported.count("\n") == 1, seen.reported
+        assert "Traceback" not in seen.reported
+        return seen.reported
 
     yield ask
     bench.close()
@@ -190,8 +190,8 @@ def test_a_report_that_cannot_be_written(bench: Bench):
     for where in ("nowhere/report.txt", "runs"):
         seen = bench.cli("report", "--output", where)
         assert (seen.code, seen.out) == (2, b"")
-        assert seen.told.startswith("holdfast: error: ") and seen.told.count("\n") == 1
-        assert where in seen.told
+        assert seen.reported.startswith("holdfast: error: ") and seen.reported.count("\n") == 1
+        assert where in seen.reported
 
 
 def test_a_folder_that_may_not_be_read(bench: Bench):
@@ -199,7 +199,7 @@ def test_a_folder_that_may_not_be_read(bench: Bench):
     run = bench.folder / "secret"
     run.mkdir(mode=0)
     seen = bench.cli("report", "secret")
-    assert seen.code == 2 and seen.told.count("\n") == 1
+    assert seen.code == 2 and seen.reported.count("\n") == 1
     run.chmod(0o755)
 
 

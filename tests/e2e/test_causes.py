@@ -52,7 +52,7 @@ def chosen() -> list[Any]:
 def test_the_line_is_named(bench: Bench, path: Path) -> None:
     truth = TRUTH[path]
     outcome = bench.guarded(bench.link(path))
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.reported
     assert bench.record.events("holdfast_error") == []
     causes = [event.data for event in bench.record.events("cause")]
     assert causes, "no cause was found"
@@ -66,12 +66,12 @@ def test_the_line_is_named(bench: Bench, path: Path) -> None:
         assert cause["layer"] == truth["layer"]
     if truth["sample"] is not None:
         assert cause["sample"] == truth["sample"]
-    told = explained(bench)
-    assert (told.file, told.line) == (cause["file"], cause["line"])
+    reported = explained(bench)
+    assert (reported.file, reported.line) == (cause["file"], cause["line"])
     page, text = report_html(bench.record.run), report_md(bench.record.run)
-    assert f"{Path(told.file).name}:{told.line}" in text
-    assert told.evidence["headline"]
-    assert told.advice
+    assert f"{Path(reported.file).name}:{reported.line}" in text
+    assert reported.evidence["headline"]
+    assert reported.advice
     assert len(page.encode()) < 2_000_000
 
 
@@ -90,6 +90,6 @@ def explained(bench: Bench) -> Finding:
 )
 def test_healthy_look_alikes_stay_silent(bench: Bench, path: Path) -> None:
     outcome = bench.guarded(bench.link(path))
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.reported
     assert bench.record.events("cause") == []
     assert bench.record.findings() == []

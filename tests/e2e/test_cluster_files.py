@@ -102,8 +102,8 @@ def test_the_batch_file_is_bash_and_says_what_it_wants(cluster: dict[str, str]) 
     if shutil.which("shellcheck"):
         subprocess.run(["shellcheck", str(BATCH)], check=True)
     job = submit(cluster)
-    told, _ = job.communicate(timeout=PATIENCE)
-    assert job.returncode == 2 and "usage: sbatch" in told
+    reported, _ = job.communicate(timeout=PATIENCE)
+    assert job.returncode == 2 and "usage: sbatch" in reported
     head = BATCH.read_text().split("set -euo")[0]
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", head, re.M))
     assert options["signal"].startswith("B:USR1@") and "requeue" in options
@@ -121,14 +121,14 @@ def test_a_job_whose_time_is_over_is_queued_again_and_goes_on(
     first = submit(cluster, *words, *sets, "--set", "pause=0.2")
     wait_for_steps(run, first)
     first.send_signal(signal.SIGUSR1)  # as SLURM does: to this shell alone
-    told, _ = first.communicate(timeout=PATIENCE)
-    assert Path(cluster["ASKED"]).read_text() == "requeue 4711\n", told
+    reported, _ = first.communicate(timeout=PATIENCE)
+    assert Path(cluster["ASKED"]).read_text() == "requeue 4711\n", reported
     entry = CheckpointStore(run / "checkpoints").latest()
-    assert entry is not None and 0 < entry.step < 40, told
+    assert entry is not None and 0 < entry.step < 40, reported
     # The same words once more, with what a requeued job has in its environment.
     again = submit(cluster | {"SLURM_RESTART_COUNT": "1"}, *words, "--set", "pause=0")
-    told, _ = again.communicate(timeout=PATIENCE)
-    assert again.returncode == 0 and "ended at step 40" in told, told
+    reported, _ = again.communicate(timeout=PATIENCE)
+    assert again.returncode == 0 and "ended at step 40" in reported, reported
     resumed = [
         event.data["step"]
         for lane in Run.open(run).lanes()
@@ -174,10 +174,10 @@ def test_an_unmodified_script_on_two_nodes_is_one_run(
     (tmp_path / "train.py").write_text(SCRIPT)
     run = tmp_path / "run"
     job = submit(cluster, "run", "--run-dir", str(run), str(tmp_path / "train.py"))
-    told, _ = job.communicate(timeout=PATIENCE)
-    assert job.returncode == 0, told
+    reported, _ = job.communicate(timeout=PATIENCE)
+    assert job.returncode == 0, reported
     rows = [LaneReader(Run.open(run), lane).steps() for lane in ("r0", "r1")]
-    assert [len(one) for one in rows] == [5, 5], told
+    assert [len(one) for one in rows] == [5, 5], reported
 
 
 def container() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

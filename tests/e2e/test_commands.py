@@ -83,7 +83,7 @@ def test_an_interpreter_that_cannot_be_entered(bench: Bench, path: Mapping[str, 
     plain = bench.plain("-I", script, "x", given=b"read", env=path)
     seen = bench.guarded("python", "-I", script, "x", given=b"read", env=path)
     assert (seen.code, seen.out) == (plain.code, plain.out) == (7, b"read ['script.py', 'x']\n")
-    assert seen.told == (
+    assert seen.reported == (
         "holdfast: unguarded: python -I ignores PYTHONPATH, by which holdfast gets in; "
         "the command runs without holdfast; to guard it, leave -I out\n"
     )
@@ -113,7 +113,7 @@ def test_the_python_that_trains_is_guarded(bench: Bench, path: Mapping[str, str]
     words = [*command.split(), *([SCRIPT] if command == "-c" else [])]
     given = SCRIPT.encode() if words[-1] == "-" else None
     seen = bench.guarded(*words, env=path, given=given)
-    assert seen.code == 0, seen.told
+    assert seen.code == 0, seen.reported
     assert seen.lines[-1:] == ["trained"] and "entered: True" not in seen.text
     assert bench.record.lanes == ["r0"] and bench.record.skipped() == [5]
 
@@ -127,7 +127,7 @@ def test_ranks_are_guarded_and_their_launcher_is_not(
 ):
     script = bench.write(RANK + ("raise ValueError('mine')\n" if crashes else ""), "train.py")
     seen = bench.guarded(*launcher.split(), script, env=path)
-    assert (seen.code == 0) is not crashes, seen.told
+    assert (seen.code == 0) is not crashes, seen.reported
     assert sorted(line for line in seen.lines if line.startswith("rank")) == ["rank 0", "rank 1"]
     # That the launcher ends with an error of its own is not told as a crash of the training.
     assert bench.record.lanes == ["r0", "r1"]
@@ -143,7 +143,7 @@ def test_an_environment_without_what_holdfast_needs(bench: Bench, path: Mapping[
     bench.write(SCRIPT, "train.py")
     seen = bench.guarded("uv", "run", "train.py", env=path)
     assert (seen.code, seen.text) == (0, "trained\n")
-    unguarded, nothing = seen.told.splitlines()
+    unguarded, nothing = seen.reported.splitlines()
     assert unguarded.startswith("holdfast: unguarded: ") and "has no psutil;" in unguarded
     assert nothing.startswith("holdfast: nothing was recorded: no python that uv started trained")
     assert not bench.path.exists()

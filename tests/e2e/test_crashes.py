@@ -177,7 +177,7 @@ for step in range(2000):
 
 
 @pytest.mark.slow
-def test_a_reader_of_the_output_that_went_away_is_told_as_that(tmp_path: Path):
+def test_a_reader_of_the_output_that_went_away_is_reported_as_that(tmp_path: Path):
     """As ``| head``: python's own exit is kept, and no rank is blamed."""
     script = tmp_path / "prints.py"
     script.write_text(PRINTS)
@@ -190,9 +190,9 @@ def test_a_reader_of_the_output_that_went_away_is_told_as_that(tmp_path: Path):
         assert child.stdout is not None and child.stderr is not None
         child.stdout.readline()
         child.stdout.close()
-        told = child.stderr.read()
+        reported = child.stderr.read()
         child.stderr.close()
         codes.append(child.wait(timeout=120))
     assert codes[0] == codes[1] != 0
-    assert "the reader of the output went away (stdout)" in " ".join(told.split())
-    assert "rank" not in told.partition("RUN001")[2]
+    assert "the reader of the output went away (stdout)" in " ".join(reported.split())
+    assert "rank" not in reported.partition("RUN001")[2]

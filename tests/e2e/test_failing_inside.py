@@ -76,7 +76,7 @@ PARTS = {
     "holdfast.diagnosis.nonfinite.investigation:Investigation.calls_backward": "loss probe",
     "holdfast.probes.loss:Losses.saw": "loss probe",
     "holdfast.guard.fast.door:FastSteps.clip": "clip probe",
-    "holdfast.guard.early_norms:EarlyNorms.seal": "clip probe",
+    "holdfast.guard.norms_before_clip:EarlyNorms.seal": "clip probe",
     "holdfast.guard.fast.fast_path:measure_on_host": "clip probe",
     "holdfast.guard.fast.door:FastSteps.open": "guard",
     "holdfast.guard.optimizer_guard:OptimizerGuard.before": "guard",
@@ -115,7 +115,7 @@ def test_training_goes_on_without_a_part_of_ours(
 ):
     plain, guarded, record = broken
     pid, result = cases(guarded)[part]
-    assert result == cases(plain)[part][1], guarded.told
+    assert result == cases(plain)[part][1], guarded.reported
     where = PARTS[part]
     if where is None:
         return  # the place where it would be written is what was broken
@@ -123,9 +123,9 @@ def test_training_goes_on_without_a_part_of_ours(
         n for n in record.lanes if any(e.data["pid"] == pid for e in record.events("start", n))
     ]
     assert len(lanes) == 1
-    told = [e.data for e in record.events("holdfast_error", lanes[0])]
-    assert any("broken on purpose" in data["error"] for data in told)
-    assert where in {data["where"] for data in told} or where == ""
+    reported = [e.data for e in record.events("holdfast_error", lanes[0])]
+    assert any("broken on purpose" in data["error"] for data in reported)
+    assert where in {data["where"] for data in reported} or where == ""
 
 
 def test_breaking_us_says_nothing_on_the_streams(broken: tuple[Outcome, Outcome, Record]):
@@ -156,9 +156,9 @@ def broken_from_outside(bench: Bench, act: Any, options: tuple[str, ...] = ()) -
         time.sleep(0.02)
     act()
     seen = bench.end(process, b"\n")
-    assert (seen.code, seen.lines[-1]) == (4, "True"), seen.told
+    assert (seen.code, seen.lines[-1]) == (4, "True"), seen.reported
     assert len(seen.lines) == 2
-    assert "Traceback" not in seen.told
+    assert "Traceback" not in seen.reported
     return seen
 
 
@@ -180,14 +180,14 @@ def test_the_run_folder_is_deleted_in_mid_run(bench: Bench):
 
     seen = broken_from_outside(bench, remove)
     # Whoever deletes the folder is told that there is nothing to look at, in plain words.
-    assert "holdfast: " in seen.told
-    assert not seen.told.count("holdfast: finished")
+    assert "holdfast: " in seen.reported
+    assert not seen.reported.count("holdfast: finished")
 
 
 @pytest.mark.slow
 def test_the_facts_of_the_run_are_damaged_in_mid_run(bench: Bench):
     seen = broken_from_outside(bench, lambda: (bench.path / "run.json").write_text("{"))
-    assert "holdfast: " in seen.told
+    assert "holdfast: " in seen.reported
 
 
 @pytest.mark.slow
@@ -206,8 +206,8 @@ def test_nowhere_to_write_from_the_first_step_on(bench: Bench):
         """
     )
     seen = bench.guarded(script, options=[])
-    assert (seen.code, seen.text) == (6, "True\n"), seen.told
-    assert "Traceback" not in seen.told and "holdfast: " in seen.told
+    assert (seen.code, seen.text) == (6, "True\n"), seen.reported
+    assert "Traceback" not in seen.reported and "holdfast: " in seen.reported
 
 
 def test_a_folder_that_cannot_be_made_lets_the_training_go_on(bench: Bench):
@@ -215,16 +215,16 @@ def test_a_folder_that_cannot_be_made_lets_the_training_go_on(bench: Bench):
     script = bench.write(TRAIN + "train(10, bad=[4])\nprint(model.weight.isfinite().all().item())")
     words = ["-m", "holdfast", "run", "--run-dir", "/proc/no/run", script]
     seen = bench.end(bench.start(words))
-    assert (seen.code, seen.text) == (0, "True\n"), seen.told
-    (line,) = seen.told.splitlines()
+    assert (seen.code, seen.text) == (0, "True\n"), seen.reported
+    (line,) = seen.reported.splitlines()
     assert line.startswith("holdfast: this run cannot be recorded or saved, but it is guarded: ")
     assert "cannot write the run folder /proc/no/run" in line and "--run-dir" in line
     # What such a run would be asked for can be neither kept nor taken up.
     seen = bench.end(bench.start([*words[:3], "--restart", "1", *words[3:]]))
-    assert (seen.code, seen.text) == (2, "") and "cannot write the run folder" in seen.told
+    assert (seen.code, seen.text) == (2, "") and "cannot write the run folder" in seen.reported
 
 
-def test_a_disk_without_room_for_the_ring_is_told_once_and_truly(bench: Bench):
+def test_a_disk_without_room_for_the_ring_is_reported_once_and_truly(bench: Bench):
     full = """
 import errno
 from holdfast.run import ring
@@ -234,7 +234,7 @@ ring._reserve = no_room
 """
     seen = bench.guarded(bench.write(full + TRAIN + "train(10, bad=[4])\n"), options=[])
     assert seen.code == 0
-    (line,) = seen.told.splitlines()
+    (line,) = seen.reported.splitlines()
     assert line.startswith("holdfast: nothing of this run can be recorded: cannot make the ring")
     assert "No space left" in line and not bench.path.exists()
 
@@ -270,9 +270,9 @@ def test_no_standard_error_at_all(bench: Bench):
     assert len(bench.record.steps()) == 30
     report = bench.cli("report", str(bench.path), "--format", "json")
     assert report.code == 0
-    told = json.loads(report.text)
-    assert told["skipped"] == 3
-    assert all(lane["corrupt"] == 0 for lane in told["lanes"])
+    reported = json.loads(report.text)
+    assert reported["skipped"] == 3
+    assert all(lane["corrupt"] == 0 for lane in reported["lanes"])
     for path in bench.path.iterdir():
         assert b"holdfast: finished" not in path.read_bytes(), path.name
         assert b"[NUM001]" not in path.read_bytes(), path.name

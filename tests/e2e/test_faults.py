@@ -43,7 +43,7 @@ CATALOGUE = {name: Path(faults.__file__).parent / f"{name}.py" for name in fault
 OVER_TIME = {n for n, p in CATALOGUE.items() if constant(p, "CODE")[:3] in ("MEM", "TPT")}
 # Those of several ranks start two processes; one of them is part of every test run.
 OF_RANKS = {n for n, p in CATALOGUE.items() if constant(p, "CODE").startswith("RNK")}
-LONG = OVER_TIME - {"graph_kept"} | OF_RANKS - {"same_data"}
+LONG = OVER_TIME - {"graph_leak"} | OF_RANKS - {"same_data"}
 CORPUS = Path(__file__).parents[2] / "corpus"
 # Those with a header were written for this test; the others have a test of their own.
 FAULTY = {
@@ -65,7 +65,7 @@ def sampled(group: str, names: list[str]) -> list[Any]:
 # Where there was never a good state, or the script's own scaler skips already.
 BEYOND_SAVING = ("nonfinite_parameter", "scaler_collapse")
 # Ends with an error, with holdfast or without.
-FATAL = ("too_big", "crash", "uneven_batches", "rank_lost")
+FATAL = ("out_of_memory", "crash", "uneven_batches", "rank_lost")
 
 
 @dataclass
@@ -155,7 +155,7 @@ def judged_again(ran: Ran) -> None:
 )
 def test_a_fault_of_the_catalogue(corpus: Runner, name: str):
     ran: Ran = corpus.result(f"fault-{name}")
-    assert ran.guarded.code == (name in FATAL), ran.guarded.told
+    assert ran.guarded.code == (name in FATAL), ran.guarded.reported
     assert ran.findings, "nothing was found"
     judged_again(ran)
     first = ran.findings[0]
@@ -171,7 +171,7 @@ def test_a_faulty_script(corpus: Runner, name: str):
     """``expect`` is the code that comes first; ``none-saved`` where no step can be saved."""
     ran: Ran = corpus.result(f"faulty-{name}")
     path = FAULTY[name]
-    assert ran.guarded.code == 0, ran.guarded.told
+    assert ran.guarded.code == 0, ran.guarded.reported
     poisoned = ast.literal_eval(header(path, "poisoned-steps"))
     assert ran.findings, "nothing was found"
     first = ran.findings[0]

@@ -61,7 +61,7 @@ def marked(script: str) -> int:
 @pytest.mark.slow
 def test_lightning(bench: Bench):
     seen = bench.guarded(bench.write(LIGHTNING), options=[])
-    assert seen.code == 0, seen.told
+    assert seen.code == 0, seen.reported
     assert seen.lines[-2] == "32 32 True"
     assert math.isfinite(float(seen.lines[-1]))
     record = bench.record
@@ -76,7 +76,7 @@ def test_lightning(bench: Bench):
     assert found["NUM001"].evidence["samples"] == [70]
     how = record.events("optimizer")[0].data
     assert how["how"] == "hidden gradients" and how["layers"][0] == "net.0.weight"
-    assert "not covered" not in seen.told
+    assert "not covered" not in seen.reported
     rates = [round(float(lr), 6) for lr in record.steps()["lr"]]
     assert rates == [0.01] * 16 + [0.001] * 16
 
@@ -124,7 +124,7 @@ def test_transformers(bench: Bench):
     """64 samples, 4 a batch, 2 batches a step: 8 steps an epoch, sample 18 is in step 2."""
     script = bench.write(TRANSFORMERS)
     seen = bench.guarded(script, "out", env={"HF_HUB_OFFLINE": "1"})
-    assert seen.code == 0, seen.told
+    assert seen.code == 0, seen.reported
     assert seen.lines[-1] == "16 True"
     record = bench.record
     assert record.lanes == ["r0"]
@@ -171,7 +171,7 @@ print(all(bool(value.isfinite().all()) for value in net.state_dict().values()))
 def test_accelerate(bench: Bench):
     """128 samples, 8 a batch, 2 batches a step: sample 37 is in the first batch of step 2."""
     seen = bench.guarded(bench.write(ACCELERATE))
-    assert seen.code == 0, seen.told
+    assert seen.code == 0, seen.reported
     assert seen.lines[-1] == "True"
     record = bench.record
     assert list(record.steps()["step"]) == list(range(16))

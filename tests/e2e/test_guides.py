@@ -57,7 +57,7 @@ def test_oom_on_batch_2(bench: Bench, tmp_path: Path) -> None:
     limited = platform.machine() == "x86_64"
     if limited:
         died = bench.plain(path, "--limit", "200")
-        assert died.code == 1 and "can't allocate memory" in died.told and len(died.lines) < 5
+        assert died.code == 1 and "can't allocate memory" in died.reported and len(died.lines) < 5
     assert bench.guarded(path, options=("--quiet",)).code == 0
     (finding,) = bench.record.findings()
     assert finding.code == "MEM002" and finding.step <= 20

@@ -34,7 +34,7 @@ def test_the_script_is_killed_in_mid_run(bench: Bench):
     """A report while it lives neither waits for it nor disturbs it; another tells of its end."""
     script = bench.write(TRAIN + COUNTING.replace("LIMIT", "10**9"))
     process = bench.start_guarded(script, options=[])
-    told = await_line(process, b"step 100")
+    reported = await_line(process, b"step 100")
     report = bench.cli("report", str(bench.path))
     assert report.code == 0 and "RUNNING" in report.text
     assert int(bench.record.steps()["step"][-1]) >= 100
@@ -42,10 +42,10 @@ def test_the_script_is_killed_in_mid_run(bench: Bench):
     seen = bench.end(process)
     assert seen.code == -signal.SIGKILL
     rows = bench.record.steps()
-    assert int(rows["step"][-1]) >= last_step(told + seen.out) >= 100
+    assert int(rows["step"][-1]) >= last_step(reported + seen.out) >= 100
     assert rows["step"].tolist() == list(range(len(rows)))
     assert not (bench.path / "ring.r0.bin").exists()
-    assert "killed by SIGKILL" in seen.told
+    assert "killed by SIGKILL" in seen.reported
     report = bench.cli("report", str(bench.path))
     assert report.code == 0 and bench.cli("check", str(bench.path)).code == 1
     assert report.text.splitlines()[1].startswith("KILLED")
@@ -85,11 +85,11 @@ def test_holdfast_is_killed_and_the_script_goes_on(bench: Bench):
 def test_both_are_killed_at_once(bench: Bench):
     script = bench.write(TRAIN + COUNTING.replace("LIMIT", "10**9"))
     process = bench.start_guarded(script, options=[], start_new_session=True)
-    told = await_line(process, b"step 50")
+    reported = await_line(process, b"step 50")
     os.killpg(process.pid, signal.SIGKILL)
     seen = bench.end(process)
     rows = bench.record.steps()
-    assert int(rows["step"][-1]) >= last_step(told + seen.out) >= 50
+    assert int(rows["step"][-1]) >= last_step(reported + seen.out) >= 50
     report = bench.cli("report", str(bench.path))
     assert report.code == 0 and report.text.splitlines()[1].startswith("KILLED")
     assert bench.cli("check", str(bench.path)).code == 1
@@ -132,7 +132,7 @@ for child in range(count):
 def test_kills_at_random_instants(bench: Bench, kills: int):
     seed = random.randrange(10**6)
     seen = bench.guarded(bench.write(NURSERY), str(kills), str(seed))
-    assert seen.code == 0, seen.told
+    assert seen.code == 0, seen.reported
     victims = [line.split()[1:] for line in seen.lines if line.startswith("victim")]
     assert len(victims) == kills
     record = bench.record

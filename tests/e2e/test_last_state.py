@@ -76,9 +76,9 @@ def test_a_crash_ctrl_c_and_sigterm_leave_the_weights(bench: Bench) -> None:
     for how, number in ends.items():
         seen = bench.end(running[how])
         assert seen.code == (1 if number is None else -number)
-        assert f"run-{how}/checkpoints/step-0000000019.r0.safetensors" in seen.told
+        assert f"run-{how}/checkpoints/step-0000000019.r0.safetensors" in seen.reported
         load = "to load it see the report" if how == "crash" else "model.load_state_dict("
-        assert load in " ".join(seen.told.split())
+        assert load in " ".join(seen.reported.split())
         go_on(bench, how, bench.folder / f"run-{how}")
 
 

@@ -73,27 +73,27 @@ def test_what_is_said_and_where(bench: Bench):
     script = bench.write(BAR)
     seen = bench.guarded(script, options=[])
     assert (seen.code, seen.out) == (0, b"the end\n")
-    assert "\x1b" not in seen.told
+    assert "\x1b" not in seen.reported
     # A bar that is not on a terminal still ends its line before ours begins, or after.
-    ours = [line for line in seen.told.splitlines() if "[NUM001]" in line]
+    ours = [line for line in seen.reported.splitlines() if "[NUM001]" in line]
     # On a slow machine the second comes with the end, and is told there.
     assert len(ours) in (1, 2)
     assert "skipped: loss is NaN" in ours[0]
     start = f"holdfast: guarding {Path(script).name}, recording to {bench.path}\n"
-    assert seen.told.count(start) == 1 and "policy" not in seen.told
-    summary = seen.told[seen.told.index("holdfast: finished") :]
-    told = " ".join(summary.split())
-    assert told.startswith("holdfast: finished after 40 steps.")
-    assert "2 steps skipped" in told
+    assert seen.reported.count(start) == 1 and "policy" not in seen.reported
+    summary = seen.reported[seen.reported.index("holdfast: finished") :]
+    reported = " ".join(summary.split())
+    assert reported.startswith("holdfast: finished after 40 steps.")
+    assert "2 steps skipped" in reported
     # Of a run of seconds the summary tells it where looking into bad steps took a part worth
     # telling, which the clock decides; the report tells it in any case.
     cost = r"Guard cost .* of [\d.]+ m?s.*; too short a run to tell"
-    assert "Guard cost" not in told or re.search(cost, told)
+    assert "Guard cost" not in reported or re.search(cost, reported)
     report = " ".join(bench.cli("report", str(bench.path)).text.split())
     assert re.search(cost, report)
-    assert "holdfast explain NUM001" in told
+    assert "holdfast explain NUM001" in reported
     page = bench.path / "report.html"
-    assert f"  report  {page}\n  text    holdfast report {bench.path}\n" in seen.told
+    assert f"  report  {page}\n  text    holdfast report {bench.path}\n" in seen.reported
     assert "Finished with findings" in page.read_text() and "NUM001" in page.read_text()
 
 
@@ -104,9 +104,9 @@ def test_quiet_says_nothing_and_records_all(bench: Bench):
     assert (seen.code, seen.out, seen.err) == (0, b"x\n", b"")
     assert bench.record.skipped() == [3, 5]
     report = bench.cli("report", str(bench.path), "--format", "json")
-    told = json.loads(report.text)
-    assert (told["skipped"], told["steps"], told["outcome"]) == (2, 20, "finished")
-    assert [f["code"] for f in told["findings"]] == ["NUM001"]
+    reported = json.loads(report.text)
+    assert (reported["skipped"], reported["steps"], reported["outcome"]) == (2, 20, "finished")
+    assert [f["code"] for f in reported["findings"]] == ["NUM001"]
     assert (bench.path / "report.html").is_file()
 
 
@@ -114,11 +114,11 @@ def test_a_storm_of_nan_is_no_storm_of_lines(bench: Bench):
     script = bench.write(TRAIN + "train(300, bad=range(100, 250))\nprint('x')\n")
     seen = bench.guarded(script, options=[])
     assert seen.out == b"x\n"
-    lines = [line for line in seen.told.splitlines() if "[NUM001]" in line]
+    lines = [line for line in seen.reported.splitlines() if "[NUM001]" in line]
     assert 1 <= len(lines) <= 8
     # What a rollback that was undone has shown has the code of its cause, too, and may come first.
     assert next(line for line in lines if "skipped" in line).startswith("step 100 ")
-    assert "150 steps skipped" in " ".join(seen.told.split())
+    assert "150 steps skipped" in " ".join(seen.reported.split())
 
 
 def test_observe_changes_nothing_and_tells_all(bench: Bench):
@@ -129,15 +129,15 @@ def test_observe_changes_nothing_and_tells_all(bench: Bench):
     assert b"nan" in guarded.out
     assert bench.record.skipped() == []
     assert bench.record.findings()[0].step == 4
-    assert "NOT skipped" in guarded.told
-    assert "holdfast: only watching " in guarded.told and "policy" not in guarded.told
+    assert "NOT skipped" in guarded.reported
+    assert "holdfast: only watching " in guarded.reported and "policy" not in guarded.reported
 
 
 @pytest.mark.slow
 def test_health_on_request(bench: Bench):
     script = bench.write(TRAIN + "train(61, bad=[33])\n")
     seen = bench.guarded(script, options=["--health", "20"])
-    lines = [line for line in seen.told.splitlines() if " steps/s" in line]
+    lines = [line for line in seen.reported.splitlines() if " steps/s" in line]
     assert [line.split("  ")[0] for line in lines] == ["step 20", "step 40", "step 60"]
     assert all(" grad norm " in line and "  lr " in line for line in lines)
     assert "(baseline " in lines[1] and lines[1].endswith("  1 skipped")
@@ -149,7 +149,7 @@ def test_a_healthy_run_hears_its_policy_one_summary_and_its_settings_are_recorde
     options = ["--config", "own.yaml", "--set", "run.memory_every=7", "--no-fused", "-v"]
     seen = bench.guarded(script, options=options)
     assert seen.out == b""
-    lines = seen.told.splitlines()
+    lines = seen.reported.splitlines()
     assert lines[0].startswith("holdfast: guarding ")
     assert lines[1].startswith("holdfast: policy: ") and lines[1].endswith("to only record)")
     assert lines[2].startswith("holdfast: finished after 9 steps. No findings")
@@ -193,8 +193,8 @@ def test_the_average_of_a_script_stays_a_number(bench: Bench, keep: bool):
     assert record.steps()["skipped"].sum() == 3
     assert math.isnan(record.steps()["loss"].sum())  # the record keeps what it was
     assert bool(record.events("loss_replaced")) is not keep
-    told = " ".join(outcome.told.split())
-    assert "3 losses not finite, mean without them" in told and "column 3" in told
+    reported = " ".join(outcome.reported.split())
+    assert "3 losses not finite, mean without them" in reported and "column 3" in reported
 
 
 CAUGHT = (
@@ -219,15 +219,15 @@ def test_a_script_that_catches_ctrl_c_was_interrupted_and_did_not_finish(bench: 
     process.send_signal(signal.SIGINT)
     seen = bench.end(process)
     assert (seen.code, seen.out.splitlines()[-1]) == (0, b"saved by hand")
-    told = " ".join(seen.told.split())
-    assert "holdfast: interrupted from the keyboard, which the script handled, after" in told
+    reported = " ".join(seen.reported.split())
+    assert "holdfast: interrupted from the keyboard, which the script handled, after" in reported
     assert [event.data["name"] for event in bench.record.events("signal")] == ["SIGINT"]
 
 
 def test_a_script_without_training_hears_one_line(bench: Bench):
     seen = bench.guarded(bench.write("print('x')\n"), options=[])
     assert (seen.code, seen.out) == (0, b"x\n")
-    assert seen.told.splitlines() == [
+    assert seen.reported.splitlines() == [
         "holdfast: no backward pass and no optimizer step were seen; nothing to record"
     ]
     assert not bench.path.exists()

@@ -18,7 +18,7 @@ LIMIT = 3_000 * MIB
 # For half as many samples, so that half as much has to be filled.
 LITTLE = 2_100 * MIB
 
-TOO_BIG = """
+TOO_LARGE = """
 import torch
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -62,7 +62,7 @@ for step in range(4):
 @pytest.mark.parametrize(
     ("script", "line", "words"),
     [
-        (TOO_BIG, "model(x)", ("allocating 3.1 GiB failed at the limit of its address space",)),
+        (TOO_LARGE, "model(x)", ("allocating 3.1 GiB failed at the limit of its address space",)),
         (HELD, "backward", ("failed at the limit of its address space (ulimit -v), 2.9 GiB",)),
         (PLAIN, "bytes(", ("an allocation failed at the limit", "model and optimizer take only")),
     ],
@@ -82,22 +82,22 @@ def test_the_limit_of_the_process_is_named(bench: Bench, script: str, line: str,
     assert out.line == next(i for i, t in enumerate(script.splitlines(), 1) if line in t)
     assert all(word in f"{out.message} {out.advice}" for word in words), out.message
     assert "ulimit -v unlimited" in out.advice and out.evidence["limit_bytes"] == LIMIT
-    assert bench.record.events("last_state")[0].data.get("checkpoint") or "saved" in seen.told
+    assert bench.record.events("last_state")[0].data.get("checkpoint") or "saved" in seen.reported
     if script is HELD:
         assert "history" in found["MEM002"].message
-        assert seen.told.index("MEM002  ") < seen.told.index("so also MEM008")
+        assert seen.reported.index("MEM002  ") < seen.reported.index("so also MEM008")
 
 
 def test_a_batch_that_does_not_fit_is_split(bench: Bench):
     """Under a real limit, in a script that knows nothing of it."""
-    script = TOO_BIG.replace("200_000, 256", "50_000, 16").replace("256", "16")
+    script = TOO_LARGE.replace("200_000, 256", "50_000, 16").replace("256", "16")
     process = bench.start_guarded(
         bench.write(script + "print('done', flush=True)\n"),
         options=[],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (LITTLE, LITTLE)),
     )
     seen = bench.end(process)
-    assert seen.code == 0 and b"done" in seen.out, seen.told
+    assert seen.code == 0 and b"done" in seen.out, seen.reported
     (finding,) = bench.record.findings()
     assert (finding.code, finding.severity, finding.action) == (
         "MEM008",
@@ -106,7 +106,9 @@ def test_a_batch_that_does_not_fit_is_split(bench: Bench):
     )
     assert finding.evidence["samples"] == 50_000 and finding.evidence["parts"] > 1
     assert finding.evidence["exact"] and "with the same gradients" in finding.message
-    assert finding.line == next(i for i, t in enumerate(TOO_BIG.splitlines(), 1) if "model(x)" in t)
+    assert finding.line == next(
+        i for i, t in enumerate(TOO_LARGE.splitlines(), 1) if "model(x)" in t
+    )
     assert not bench.record.events("holdfast_error")
 
 
@@ -118,7 +120,7 @@ def test_a_kill_by_a_person_is_not_called_out_of_memory(bench: Bench):
     os.kill(child_of(process), signal.SIGKILL)
     seen = bench.end(process)
     assert seen.code == -signal.SIGKILL
-    assert "killed by SIGKILL, not for lack of memory" in " ".join(seen.told.split())
+    assert "killed by SIGKILL, not for lack of memory" in " ".join(seen.reported.split())
     assert bench.record.findings() == []
     (died,) = bench.record.events("died")
     assert died.data["signal"] == "SIGKILL" and 0 < died.data["process"] < died.data["used"]

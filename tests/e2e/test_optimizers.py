@@ -32,20 +32,20 @@ class Session:
     outcomes: dict[str, Outcome]
     records: dict[str, Record]
 
-    def told(self, which: str) -> dict[str, Any]:
+    def reported(self, which: str) -> dict[str, Any]:
         lines = self.outcomes[which].lines
         return {word: json.loads(rest) for word, _, rest in (line.partition(" ") for line in lines)}
 
     def lane(self, which: str, case: str) -> LaneData:
         record = self.records[which]
-        pid = self.told(which)[case]["pid"]
+        pid = self.reported(which)[case]["pid"]
         for name in record.lanes:
             if any(e.data["pid"] == pid for e in record.events("start", name)):
                 return record.lane(name)
         raise LookupError(f"{case} has no lane among {record.lanes}")
 
     def result(self, which: str, case: str) -> dict[str, Any]:
-        return {k: v for k, v in self.told(which)[case].items() if k != "pid"}
+        return {k: v for k, v in self.reported(which)[case].items() if k != "pid"}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
             futures[f"guarded {word}"] = pool.submit(bench.guarded, script, word)
         outcomes = {word: future.result() for word, future in futures.items()}
     for word, outcome in outcomes.items():
-        assert outcome.code == 0, (word, outcome.told)
+        assert outcome.code == 0, (word, outcome.reported)
     return Session(outcomes, {f"guarded {w}": b.record for w, b in benches.items()})
 
 
@@ -94,10 +94,12 @@ NOT_COVERED = ("lbfgs", "by_hand", "foreign_optimizer", "compiled_step")
 
 
 def test_nobody_is_missing(session: Session):
-    assert set(session.told("plain healthy")) == {*SKIPPED, *SCALED, *NOT_COVERED}
+    assert set(session.reported("plain healthy")) == {*SKIPPED, *SCALED, *NOT_COVERED}
     for word in ("healthy", "poisoned"):
         assert session.outcomes[f"guarded {word}"].err == session.outcomes[f"plain {word}"].err
-        assert len(session.records[f"guarded {word}"].lanes) == len(session.told("plain healthy"))
+        assert len(session.records[f"guarded {word}"].lanes) == len(
+            session.reported("plain healthy")
+        )
 
 
 @pytest.mark.parametrize("case", [*SKIPPED, *SCALED, *NOT_COVERED])
@@ -145,8 +147,8 @@ def test_a_poisoned_micro_batch_is_named_wherever_it_stands_in_its_window(sessio
 
 @pytest.mark.parametrize("case", SCALED)
 def test_a_step_the_scaler_skips_is_counted_once(session: Session, case: str):
-    told = session.result("guarded poisoned", case)
-    assert told == session.result("plain poisoned", case) and told["finite"]
+    reported = session.result("guarded poisoned", case)
+    assert reported == session.result("plain poisoned", case) and reported["finite"]
     rows = session.lane("guarded poisoned", case).steps
     assert rows["step"].tolist() == list(range(10))
     assert rows["step"][rows["scaler_skipped"] > 0].tolist() == [4]

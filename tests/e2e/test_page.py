@@ -12,9 +12,9 @@ def test_a_page_that_cannot_be_made_is_one_line(bench: Bench):
     script = TRAIN + f"train(20)\nimport os\nos.mkdir({str(bench.path / 'report.html')!r})\n"
     seen = bench.guarded(bench.write(script), options=[])
     assert seen.code == 0
-    (line,) = [line for line in seen.told.splitlines() if "report.html" in line]
+    (line,) = [line for line in seen.reported.splitlines() if "report.html" in line]
     assert line.startswith("holdfast: could not write report.html: ")
-    assert f"report  holdfast report {bench.path}" in seen.told
+    assert f"report  holdfast report {bench.path}" in seen.reported
 
 
 @pytest.mark.parametrize("closing", ["pass", pytest.param("watch.close()", marks=pytest.mark.slow)])

@@ -58,9 +58,9 @@ def test_children_of_multiprocessing(bench: Bench, method: str):
     parent = ["parent trains"] if method == "fork" else []
     seen = bench.guarded(script, method, *parent)
     others = [] if method == "spawn" else ["True True", "2.0"]
-    told = ["True"] * bool(parent) + ["True True", *others]
-    told.append(f"[{'0, ' * (len(others) + 1)}3]")
-    assert (seen.code, sorted(seen.lines), seen.err) == (0, sorted(told), b"")
+    reported = ["True"] * bool(parent) + ["True True", *others]
+    reported.append(f"[{'0, ' * (len(others) + 1)}3]")
+    assert (seen.code, sorted(seen.lines), seen.err) == (0, sorted(reported), b"")
     record = bench.record
     lengths = {lane: len(record.steps(lane)) for lane in record.lanes}
     assert sorted(lengths.values()) == [4] * bool(parent) + [5] + [6] * bool(others)
@@ -136,8 +136,8 @@ if __name__ == "__main__":
 
 def test_loader_workers_never_write_and_bad_samples_are_named(bench: Bench):
     seen = bench.guarded(bench.write(LOADERS))
-    told = [f"{context} _MultiProcessingDataLoaderIter True" for context in ("fork", "spawn")]
-    assert (seen.code, seen.lines, seen.err) == (0, told, b"")
+    reported = [f"{context} _MultiProcessingDataLoaderIter True" for context in ("fork", "spawn")]
+    assert (seen.code, seen.lines, seen.err) == (0, reported, b"")
     record = bench.record
     assert record.lanes == ["r0"]
     assert len(record.events("start")) == 1

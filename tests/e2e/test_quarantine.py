@@ -44,7 +44,7 @@ def test_a_poisoned_file_is_named_and_left_out_on_request(bench: Bench, skip: bo
     script = bench.write(SCRIPT)
     options = ["--quiet", "--set", "guard.replay=false", "--set", f"quarantine.skip={skip}".lower()]
     done = bench.guarded(script, options=options)
-    assert done.code == 0, done.told
+    assert done.code == 0, done.reported
     assert done.lines == (["12", "11", "11"] if skip else ["12", "12", "12"])
     assert len(bench.record.skipped()) == (1 if skip else 3)
     (line,) = (bench.path / "quarantine.r0.jsonl").read_text().splitlines()
@@ -94,6 +94,6 @@ UNREADABLE = """
 @pytest.mark.slow
 def test_a_spawned_worker_replaces_what_it_cannot_read(bench: Bench) -> None:
     done = bench.guarded(bench.write(UNREADABLE))
-    assert done.code == 0 and done.lines == ["done"], done.told
+    assert done.code == 0 and done.lines == ["done"], done.reported
     replaced = [event.data["index"] for event in bench.record.events("unreadable")]
     assert replaced == [17] and "RUN003" in bench.record.codes()

@@ -47,7 +47,7 @@ dist.destroy_process_group()
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
 
 
-def ranks_told(text: str) -> list[list[str]]:
+def ranks_reported(text: str) -> list[list[str]]:
     return sorted(line.split() for line in text.splitlines() if line.startswith("rank "))
 
 
@@ -65,12 +65,12 @@ def skipped_together(record: Record, lanes: list[str]) -> None:
     assert [int(record.steps(lane)["grad_bad"][5]) > 0 for lane in lanes] == [True, True]
 
 
-def agree(told: list[list[str]]) -> None:
-    assert [words[:6] for words in told] == [
+def agree(reported: list[list[str]]) -> None:
+    assert [words[:6] for words in reported] == [
         ["rank", "0", "of", "2", "finite", "True"],
         ["rank", "1", "of", "2", "finite", "True"],
     ]
-    assert told[0][6] == told[1][6]
+    assert reported[0][6] == reported[1][6]
 
 
 @pytest.mark.ranks(2)
@@ -78,14 +78,14 @@ def test_torchrun_with_holdfast_in_every_rank(bench: Bench):
     """``torchrun … -m holdfast run script.py``: a parent per rank, one run folder."""
     script = bench.write(DISTRIBUTED)
     seen = bench.end(bench.start([*TORCHRUN, "-m", "holdfast", "run", script]))
-    assert seen.code == 0, seen.told
-    agree(ranks_told(seen.text))
+    assert seen.code == 0, seen.reported
+    agree(ranks_reported(seen.text))
     runs = [path for path in (bench.folder / "runs").iterdir() if path.is_dir()]
     assert len(runs) == 1
     skipped_together(Record(runs[0]), ["r0", "r1"])
     assert Record(runs[0]).run.meta["status"] == "finished"
     # One summary for the whole run, and no half-told one.
-    assert seen.told.count("holdfast: finished after 12 steps") == 1
+    assert seen.reported.count("holdfast: finished after 12 steps") == 1
     report = bench.cli("report")
     assert report.code == 0 and "FINISHED  after 12 steps" in report.text
 
@@ -95,8 +95,8 @@ def test_torchrun_with_holdfast_in_every_rank(bench: Bench):
 def test_holdfast_around_torchrun(bench: Bench):
     """``holdfast run -m torch.distributed.run … script.py``: one parent for all ranks."""
     seen = bench.guarded(*TORCHRUN, bench.write(DISTRIBUTED), options=[])
-    assert seen.code == 0, seen.told
-    agree(ranks_told(seen.text))
+    assert seen.code == 0, seen.reported
+    agree(ranks_reported(seen.text))
     skipped_together(bench.record, ["r0", "r1"])
     report = bench.cli("report", str(bench.path))
     assert "FINISHED  after 12 steps" in report.text and "1 step skipped" in report.text
@@ -108,12 +108,12 @@ def test_an_explicit_run_folder_is_shared_by_the_ranks(bench: Bench):
     script = bench.write(DISTRIBUTED)
     words = [*TORCHRUN, "-m", "holdfast", "run", "--quiet", "--run-dir", "out", script]
     seen = bench.end(bench.start(words))
-    assert seen.code == 0, seen.told
-    assert seen.told.count("holdfast") == 0
+    assert seen.code == 0, seen.reported
+    assert seen.reported.count("holdfast") == 0
     skipped_together(Record(bench.folder / "out"), ["r0", "r1"])
     # A second launch must not write into the first one's folder.
     again = bench.end(bench.start(words))
-    assert again.code != 0 and "already holds a run" in again.told
+    assert again.code != 0 and "already holds a run" in again.reported
     skipped_together(Record(bench.folder / "out"), ["r0", "r1"])
 
 
@@ -165,12 +165,12 @@ def test_accelerate(bench: Bench, processes: int):
     launch = launch if processes == 1 else TORCHRUN
     home = {"HF_HOME": str(bench.folder / "home")}
     seen = bench.guarded(*launch, bench.write(ACCELERATED), env=home)
-    assert seen.code == 0, seen.told
-    told = ranks_told(seen.text)
-    assert [words[:4] for words in told] == [
+    assert seen.code == 0, seen.reported
+    reported = ranks_reported(seen.text)
+    assert [words[:4] for words in reported] == [
         ["rank", str(rank), "finite", "True"] for rank in range(processes)
     ]
-    assert len({words[4] for words in told}) == 1
+    assert len({words[4] for words in reported}) == 1
     record = bench.record
     assert record.lanes == [f"r{rank}" for rank in range(processes)]
     # Sample 21 is in the sixth batch, which is the third of rank 1 when there are two.
@@ -194,13 +194,13 @@ TWICE = (
 def test_the_rank_that_has_the_bad_loss_names_the_line(bench: Bench):
     """It computes its loss again by itself, while the others wait for its gradients."""
     seen = bench.guarded(*TORCHRUN, bench.write(TWICE))
-    assert seen.code == 0, seen.told
+    assert seen.code == 0, seen.reported
     line = 1 + TWICE.splitlines().index(next(x for x in TWICE.splitlines() if "# HERE" in x))
     causes = [e for lane in bench.record.lanes for e in bench.record.events("cause", lane)]
     assert [(c.rank, c.data["how"], c.data["line"], c.data["op"]) for c in causes] == [
         (1, "replay", line, "div")
     ]
-    agree(ranks_told(seen.text))
+    agree(ranks_reported(seen.text))
 
 
 BY_HAND = TWICE.replace("DistributedDataParallel(", "(").replace(
@@ -213,8 +213,8 @@ BY_HAND = TWICE.replace("DistributedDataParallel(", "(").replace(
 @pytest.mark.ranks(2)
 def test_collectives_of_the_script_are_not_repeated(bench: Bench):
     seen = bench.guarded(*TORCHRUN, bench.write(BY_HAND))
-    assert seen.code == 0, seen.told
-    agree(ranks_told(seen.text))
+    assert seen.code == 0, seen.reported
+    agree(ranks_reported(seen.text))
     assert [bench.record.skipped(lane) for lane in ("r0", "r1")] == [[5, 6], [5, 6]]
 
 
@@ -224,8 +224,8 @@ SPIKE = (Path(__file__).parent / "scripts" / "ranks_spike.py").read_text()
 @pytest.mark.ranks(2)
 def test_damaged_weights_are_rolled_back_by_all_ranks_after_the_same_step(bench: Bench):
     seen = bench.guarded(*TORCHRUN, bench.write(SPIKE))
-    assert seen.code == 0, seen.told
-    (_, _, zero, loss), (_, _, one, other) = ranks_told(seen.text)
+    assert seen.code == 0, seen.reported
+    (_, _, zero, loss), (_, _, one, other) = ranks_reported(seen.text)
     assert zero == one, "the replicas differ"
     assert float(loss) < 1 and float(other) < 1
     record = bench.record
@@ -262,8 +262,8 @@ ONE_SIDED = SPIKE.replace("if step == 150:", "if False:").replace(
 @pytest.mark.ranks(2)
 def test_odd_data_of_one_rank_makes_nobody_hang_and_no_replica_differ(bench: Bench):
     seen = bench.guarded(*TORCHRUN, bench.write(ONE_SIDED))
-    assert seen.code == 0, seen.told
-    (_, _, zero, _), (_, _, one, _) = ranks_told(seen.text)
+    assert seen.code == 0, seen.reported
+    (_, _, zero, _), (_, _, one, _) = ranks_reported(seen.text)
     assert zero == one
     skipped = [bench.record.skipped(lane) for lane in ("r0", "r1")]
     assert skipped[0] == skipped[1]
@@ -277,8 +277,8 @@ def test_an_explosion_on_one_rank_is_left_out_on_all(bench: Bench):
     script = bench.write(longer.replace('x[3, 2] = float("nan")', "x = x * 1000"))
     # It draws its own data: without being asked holdfast skips no finite step there.
     seen = bench.guarded(*TORCHRUN, script, options=["--on", "OPT002=skip"])
-    assert seen.code == 0, seen.told
-    agree(ranks_told(seen.text))
+    assert seen.code == 0, seen.reported
+    agree(ranks_reported(seen.text))
     lanes = [lane for lane in bench.record.lanes if len(bench.record.steps(lane)) == 60]
     assert len(lanes) == 2
     for lane in lanes:
@@ -318,7 +318,7 @@ dist.destroy_process_group()
 def test_healthy_ranks_give_no_finding(bench: Bench):
     """Replicas are compared, data is not the same, nobody waits for a straggler."""
     seen = bench.guarded(*TORCHRUN, bench.write(HEALTHY))
-    assert seen.code == 0, seen.told
+    assert seen.code == 0, seen.reported
     summary = summarize(bench.record.run)
     assert [f.message for f in summary.findings if f.code[:3] != "TPT"] == []
     assert sorted(rank.rank for rank in summary.ranks) == [0, 1]
@@ -360,10 +360,10 @@ def test_a_hang_blames_the_rank_that_is_not_in_the_collective(bench: Bench, arou
     else:
         words = ["-m", "holdfast", "run", "--run-dir", str(bench.path), *options, name]
         process = bench.start([*TORCHRUN, *words], stderr=subprocess.STDOUT)
-    told = line_with(process, b"[RNK007]")
+    reported = line_with(process, b"[RNK007]")
     process.terminate()
     bench.end(process)
-    assert f"rank 1 stands at script.py:{at(script)}, while rank 0 waits" in told
+    assert f"rank 1 stands at script.py:{at(script)}, while rank 0 waits" in reported
     finding = summarize(bench.record.run).findings[0]
     assert (finding.code, finding.rank, finding.line) == ("RNK007", 1, at(script))
     assert finding.file.endswith("script.py")
@@ -392,7 +392,7 @@ def test_a_rank_that_is_through_with_its_data_is_not_waited_for_for_ever(
         words = ["-m", "holdfast", "run", "--run-dir", str(bench.path), *options, name]
         seen = bench.end(bench.start([*TORCHRUN, *words]))
     assert seen.code != 0
-    assert "holdfast: ended the run, which would wait for ever" in seen.told
+    assert "holdfast: ended the run, which would wait for ever" in seen.reported
     first = summarize(bench.record.run).findings[0]
     assert (first.code, first.rank, first.step) == ("RNK005", 1, 20), first.message
     assert "rank 1 had no more batches after 20 steps" in first.message
@@ -454,16 +454,16 @@ def test_shards_skip_together(bench: Bench):
     """FSDP2: the NaN of rank 1 shows in the shards of both, and the step is as if it never was."""
     script = bench.write(SHARDED)
     seen = bench.guarded(*TORCHRUN, script, options=[])
-    assert seen.code == 0, seen.told
-    told = ranks_told(seen.text)
-    agree(told)
+    assert seen.code == 0, seen.reported
+    reported = ranks_reported(seen.text)
+    agree(reported)
     skipped_together(bench.record, ["r0", "r1"])
     for lane in bench.record.lanes:
         assert bench.record.events("holdfast_error", lane) == []
     norms = [bench.record.steps(lane)["grad_norm"] for lane in bench.record.lanes]
     assert (norms[0][:5] == norms[1][:5]).all()
     without = bench.plain(*TORCHRUN, script, env={"LEAVE_OUT": "5"})
-    assert ranks_told(without.text) == told
+    assert ranks_reported(without.text) == reported
 
 
 SPAWNED = """
@@ -499,7 +499,7 @@ if __name__ == "__main__":
 def test_a_store_that_ends_with_the_first_rank_makes_no_noise(bench: Bench):
     """Our connection to it would be the only one that is left, and torch would complain of it."""
     seen = bench.guarded(bench.write(SPAWNED), options=["--quiet"])
-    assert seen.code == 0 and "TCPStore" not in seen.told
+    assert seen.code == 0 and "TCPStore" not in seen.reported
 
 
 ENDED = """
@@ -551,7 +551,7 @@ def ended_by_sigterm(bench: Bench, *how: str) -> tuple[Outcome, float]:
 def test_sigterm_is_answered_by_all_ranks_after_the_same_step(bench: Bench, how: str):
     """A preempted job: every rank gets the signal, between any two instructions."""
     seen, seconds = ended_by_sigterm(bench, how, "")
-    assert seen.code != 0 and seconds < 15, seen.told
+    assert seen.code != 0 and seconds < 15, seen.reported
     saved = [bench.record.events("last_state", lane)[0] for lane in ("r0", "r1")]
     assert saved[0].step == saved[1].step >= 39
     paths = [Path(event.data["file"]) for event in saved]
@@ -572,7 +572,7 @@ def test_sigterm_is_answered_by_all_ranks_after_the_same_step(bench: Bench, how:
 def test_sigterm_ends_ranks_of_which_one_stands_still(bench: Bench):
     """The others wait for it in a collective, where no handler of Python runs."""
     seen, seconds = ended_by_sigterm(bench, "ddp", "stuck")
-    assert seen.code != 0 and seconds < 20, seen.told
+    assert seen.code != 0 and seconds < 20, seen.reported
     for lane in ("r0", "r1"):
         saved = bench.record.events("last_state", lane)
         assert len(saved) == 1 and saved[0].data["why"] == "SIGTERM"

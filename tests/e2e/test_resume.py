@@ -121,7 +121,7 @@ def prove(bench: Bench, tmp_path: Path, *how: str, kills: int, more: int) -> Non
             kill_after(bench, [script, *how], saved=saved, more=more)
         last = bench.plain(script, *how)
         expected = expected_later.result()
-    assert last.code == expected.code == 0, (last.told, expected.told)
+    assert last.code == expected.code == 0, (last.reported, expected.reported)
     assert result(last.text) == result(expected.text)
     assert last.text.count("step ") < expected.text.count("step "), "it went on, not anew"
     record = Record(bench.folder / "mine")
@@ -160,7 +160,7 @@ def test_the_same_script_under_holdfast_run(bench: Bench, tmp_path: Path) -> Non
         kill_after(bench, [script, *how], saved=bench.folder / "mine" / "checkpoints", more=5)
         seen = bench.guarded(script, *how)
         expected = expected_later.result()
-    assert seen.code == expected.code == 0, (seen.told, expected.told)
+    assert seen.code == expected.code == 0, (seen.reported, expected.reported)
     assert result(seen.text) == result(expected.text)
     (resumed,) = bench.record.events("resume")
     assert resumed.data["exact"] is True
@@ -178,10 +178,10 @@ def test_under_holdfast_run_checkpoints_go_to_the_run_folder(bench: Bench) -> No
     )
     options = ["--quiet", "--set", "checkpoint.steps=30", "--set", "checkpoint.last=9"]
     seen = bench.guarded(script, "sgd", "0", "1", options=options)
-    assert seen.code == 0, seen.told
-    told = [event.step for event in bench.record.events("checkpoint")]
+    assert seen.code == 0, seen.reported
+    reported = [event.step for event in bench.record.events("checkpoint")]
     files = sorted(path.name for path in (bench.path / "checkpoints").glob("*.json"))
-    assert files == [f"step-{step:010d}.r0.json" for step in told]
+    assert files == [f"step-{step:010d}.r0.json" for step in reported]
     # One that is due waits for the disk; the last is the end.
-    assert told[0] == 30 and told[-1] == 136
-    assert all(later - earlier >= 30 for earlier, later in itertools.pairwise(told[:-1]))
+    assert reported[0] == 30 and reported[-1] == 136
+    assert all(later - earlier >= 30 for earlier, later in itertools.pairwise(reported[:-1]))

@@ -54,21 +54,21 @@ def run(folder: Path, *options: str) -> Outcome:
 def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(tmp_path: Path):
     (tmp_path / "script.py").write_text(SCRIPT)
     whole = run(tmp_path, "--run-dir", "whole", "--set", "checkpoint.steps=10")
-    assert whole.code == 0, whole.told
+    assert whole.code == 0, whole.reported
     (tmp_path / "die").touch()
     killed = run(tmp_path, "--set", "checkpoint.steps=10")
     assert killed.code == -9
     (name,) = [path.name for path in (tmp_path / "runs").iterdir() if path.is_dir()]
-    assert f"go on   holdfast run --resume runs/{name} script.py" in killed.told
+    assert f"go on   holdfast run --resume runs/{name} script.py" in killed.reported
     (tmp_path / "die").unlink()
     resumed = run(tmp_path, "--resume", "auto")
-    assert resumed.code == 0, resumed.told
+    assert resumed.code == 0, resumed.reported
     assert resumed.out == whole.out
-    assert f"goes on from runs/{name} after step 30" in resumed.told
-    assert "bit for bit" in resumed.told
+    assert f"goes on from runs/{name} after step 30" in resumed.reported
+    assert "bit for bit" in resumed.reported
     assert Run.latest(tmp_path / "runs").meta["resumed_from"]["step"] == 30
     anew = run(tmp_path, "--resume", "auto")
-    assert anew.code == 0 and "has finished; starts anew" in anew.told
+    assert anew.code == 0 and "has finished; starts anew" in anew.reported
 
 
 def test_a_run_that_cannot_be_resumed_is_one_line(tmp_path: Path):
@@ -76,33 +76,33 @@ def test_a_run_that_cannot_be_resumed_is_one_line(tmp_path: Path):
     Run.create(tmp_path / "old", {"command": ["script.py"], "status": "finished", "exit_code": 1})
     refused = run(tmp_path, "--resume", "old")
     assert refused.code == 2 and not refused.out
-    assert refused.told == (
+    assert refused.reported == (
         "holdfast: error: cannot resume old: no checkpoint was written yet; start anew without "
         "--resume\n"
     )
     Run.create(tmp_path / "other", {"command": ["script.py", "--lr", "1"]})
     refused = run(tmp_path, "--resume", "other")
-    assert refused.code == 2 and "it ran `script.py --lr 1`, not `script.py`" in refused.told
+    assert refused.code == 2 and "it ran `script.py --lr 1`, not `script.py`" in refused.reported
 
 
 def ended_by(folder: Path, script: str, step: int = 31, code: int = -15) -> None:
     """A script that is sent a signal amid a step goes on from that step, bit for bit."""
     (folder / "script.py").write_text(script)
     whole = run(folder, "--run-dir", "whole")
-    assert whole.code == 0, whole.told
+    assert whole.code == 0, whole.reported
     (folder / "die").touch()
     ended = run(folder)
-    assert ended.code == code, ended.told
-    assert f"step-{step:010d}.r0.safetensors\n" in ended.told
-    assert f" state after step {step}, " in ended.told
+    assert ended.code == code, ended.reported
+    assert f"step-{step:010d}.r0.safetensors\n" in ended.reported
+    assert f" state after step {step}, " in ended.reported
     (name,) = [path.name for path in (folder / "runs").iterdir() if path.is_dir()]
-    assert f"go on   holdfast run --resume runs/{name} script.py" in ended.told
+    assert f"go on   holdfast run --resume runs/{name} script.py" in ended.reported
     (folder / "die").unlink()
     resumed = run(folder, "--resume", "auto")
-    assert resumed.code == 0, resumed.told
+    assert resumed.code == 0, resumed.reported
     assert resumed.out == whole.out
-    assert f"goes on from runs/{name} after step {step}" in resumed.told
-    assert "bit for bit" in resumed.told
+    assert f"goes on from runs/{name} after step {step}" in resumed.reported
+    assert "bit for bit" in resumed.reported
 
 
 # Amid the step: forward and backward are through, the optimizer is not.

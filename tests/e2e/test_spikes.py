@@ -62,7 +62,7 @@ def final(out: bytes) -> float:
 def test_a_poisoned_window(bench: Bench, name: str) -> None:
     truth = SPIKES[name]
     outcome = guarded(bench, name)
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.reported
     assert bench.record.events("holdfast_error") == []
     rows = bench.record.steps()
     skipped = rows["step"][rows["skipped"] > 0].tolist()
@@ -76,7 +76,7 @@ def test_a_poisoned_window(bench: Bench, name: str) -> None:
 def test_damaged_weights(bench: Bench, name: str) -> None:
     truth = SPIKES[name]
     outcome = guarded(bench, name)
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.reported
     assert bench.record.events("holdfast_error") == []
     back = bench.record.events("rollback")
     assert back
@@ -106,7 +106,7 @@ def test_divergence(bench: Bench, name: str) -> None:
 def test_a_loop_that_makes_its_own_data_is_observed(bench: Bench, name: str) -> None:
     """Nothing is done unasked, and a finding says what was seen."""
     outcome = bench.guarded(str(SPIKING / name))
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.reported
     rows = bench.record.steps()
     assert not (rows["skipped"] > 0).any()
     assert bench.record.events("rollback") == []
@@ -116,7 +116,7 @@ def test_a_loop_that_makes_its_own_data_is_observed(bench: Bench, name: str) -> 
 @pytest.mark.parametrize("name", chosen(list(QUIET)))
 def test_noise_is_left_alone(bench: Bench, name: str) -> None:
     outcome = bench.guarded(str(NOISY / name))
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.reported
     assert bench.record.events("holdfast_error") == []
     assert bench.record.events("rollback") == []
     assert [f for f in bench.record.findings() if f.severity > Severity.INFO] == []

@@ -179,10 +179,10 @@ def test_a_model_shared_by_two_ranks_is_the_one_of_one_process(tmp_path: Path, r
     assert "3 blocks are gathered one at a time" in two.stderr
     # Every sample was validated once, and the first rank could call the model alone.
     assert "rows 19" in one.stdout and "rows 19" in two.stdout
-    told = [[w for w in text.stdout.splitlines() if "improved" in w] for text in (one, two)]
+    reported = [[w for w in text.stdout.splitlines() if "improved" in w] for text in (one, two)]
     # On a busy machine a later call may be left to the next one: it may take a tenth of the time.
-    both = min(map(len, told))
-    assert both and told[0][:both] == told[1][:both]
+    both = min(map(len, reported))
+    assert both and reported[0][:both] == reported[1][:both]
     scope: dict[str, Any] = {}
     exec(RECIPE, scope)
     model = scope["Net"]()
@@ -286,9 +286,9 @@ def test_a_lost_node_leaves_a_run_that_goes_on_with_fewer_ranks(
     lost = psutil.Process(nodes[1].pid)
     for process in [lost, *lost.children(recursive=True)]:  # ranks have sessions of their own
         process.kill()
-    told, _ = nodes[0].communicate(timeout=PATIENCE)
+    reported, _ = nodes[0].communicate(timeout=PATIENCE)
     nodes[1].communicate()
-    assert nodes[0].returncode == 0 and "ended at step 40" in told, told
+    assert nodes[0].returncode == 0 and "ended at step 40" in reported, reported
     resumed = [
         event.data
         for lane in Run.open(run).lanes()

@@ -229,8 +229,8 @@ def test_every_way_to_end_after_training(bench: Bench, ending: str):
     seen = bench.same(script)
     assert len(bench.record.steps()) == 5
     report = bench.cli("report", str(bench.path))
-    told = {"exception": "ValueError: two at", "abort": "SIGABRT", "_exit": "exit code 7"}
-    assert report.code == 0 and told.get(ending, "") in report.words
+    reported = {"exception": "ValueError: two at", "abort": "SIGABRT", "_exit": "exit code 7"}
+    assert report.code == 0 and reported.get(ending, "") in report.words
     assert bench.record.run.meta["exit_code"] == seen.code
 
 

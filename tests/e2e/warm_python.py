@@ -103,9 +103,9 @@ class WarmPopen(subprocess.Popen[Any]):
             return ordinary._try_wait(wait_flags)
         if wait_flags and not select.select([self.status], [], [], 0)[0]:
             return 0, 0
-        told = os.read(self.status, 64)
+        reported = os.read(self.status, 64)
         os.close(self.status)
-        return self.pid, int(told or signal.SIGKILL)
+        return self.pid, int(reported or signal.SIGKILL)
 
     def _internal_poll(self, *given: Any, **named: Any) -> int | None:
         if self.status is None:

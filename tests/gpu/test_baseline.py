@@ -8,9 +8,9 @@ import random
 import pytest
 import torch
 
-from holdfast.probes.baseline import LEFT_OUT, Baseline
-from holdfast.probes.device_baseline import Question, Terms, fresh_state
-from holdfast.probes.gradients import Meter
+from holdfast.probes.baseline import SKIP, Baseline
+from holdfast.probes.device_baseline import JudgedStep, Terms, fresh_state
+from holdfast.probes.gradients import NormMeter
 from holdfast.probes.readback import Readback
 
 from ..probes.test_baseline import ask, eventful
@@ -34,20 +34,20 @@ def gradients(norm: float, count: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("count", [1, 4])
 def test_same_answers_as_on_the_host(way: str, count: int) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    meter, host, state = Meter(device), Baseline(20, refresh=0), fresh_state(device)
-    meter._no_kernel = way == "plain"
+    norm_meter, host, state = NormMeter(device), Baseline(20, refresh=0), fresh_state(device)
+    norm_meter._no_kernel = way == "plain"
     seen: list[list[float] | None] = []
     readback = Readback()
-    asked = Question(state, Terms(20, clip=3.0))
+    asked = JudgedStep(state, Terms(20, clip=3.0))
     pairs = list(eventful(random.Random(1), 400))
     flags: list[torch.Tensor] = []
     grads = [gradients(norm, count) for _, norm in pairs]
     losses = [torch.tensor(loss, device="cuda", dtype=torch.float64) for loss, _ in pairs]
-    meter.measure(grads[0], None, loss_decides=True)  # compiled, slots pinned
+    norm_meter.measure(grads[0], None, loss_decides=True)  # compiled, slots pinned
 
     def step(i: int) -> None:
         early = way == "afterwards"
-        reading = meter.measure(
+        reading = norm_meter.measure(
             grads[i],
             losses[i],
             loss_decides=True,
@@ -55,7 +55,7 @@ def test_same_answers_as_on_the_host(way: str, count: int) -> None:
             asked=None if early else asked,
         )
         if early:
-            meter.judge(reading, asked)
+            norm_meter.judge(reading, asked)
         flags.append(reading.flag)
         readback.send(reading.row, lambda values: seen.append(reading.answer(values)))  # type: ignore[arg-type]
 
@@ -80,7 +80,7 @@ def test_same_answers_as_on_the_host(way: str, count: int) -> None:
             continue
         bits = ask(host, loss, norm)
         assert int(answer[4]) == bits, (loss, norm, answer)
-        assert float(flag) == bool(bits & LEFT_OUT)
+        assert float(flag) == bool(bits & SKIP)
         assert answer[:4] == pytest.approx(host.numbers, rel=1e-4, nan_ok=True)
-        if not bits & LEFT_OUT:
+        if not bits & SKIP:
             assert answer[5] == pytest.approx(min(1.0, 3.0 / (norm + 1e-6)), rel=1e-4)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from holdfast.training.compiling import Compiled, CompileSettings
+from holdfast.training.compiling import CompiledModel, CompileSettings
 
 pytestmark = [
     pytest.mark.gpu,
@@ -46,7 +46,7 @@ def test_gradients_do_not_depend_on_what_ran_before(eager_first: bool) -> None:
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
     said: list[str] = []
-    compiled = Compiled(model, CompileSettings(mode="default"), x_BTD.device, 0, said.append)
+    compiled = CompiledModel(model, CompileSettings(mode="default"), x_BTD.device, 0, said.append)
     found: list[Tensor] = []
     for eager in (eager_first, not eager_first):
         if eager:

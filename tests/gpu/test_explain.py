@@ -139,8 +139,8 @@ def test_a_captured_step_is_said_not_to_be_guarded(make_engine: MakeEngine) -> N
     assert not torch.equal(before, model.weight)
     engine.close()
     assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
-    told = [d["why"] for d in engine.memory.of_kind("not_covered")]  # type: ignore[attr-defined]
-    assert any("CUDA graph" in why for why in told)
+    reported = [d["why"] for d in engine.memory.of_kind("not_covered")]  # type: ignore[attr-defined]
+    assert any("CUDA graph" in why for why in reported)
 
 
 def test_nothing_is_left_switched_on(make_engine: MakeEngine) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.guard import finite_loss
+from holdfast.guard.fast.bursts import StepBursts
 from holdfast.guard.fast.device_fast_path import DeviceFastPath
-from holdfast.guard.fast.stretches import Stretches
 from holdfast.records.columns import TIMES
 
 from ..guard.conftest import MakeEngine, MemoryRecorder, make_engine, own_steps
@@ -109,7 +109,7 @@ def test_both_ways_are_one(
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each step that a stretch was asked about was its own."""
+    """Whether each step that a burst was asked about was its own."""
     return own_steps(monkeypatch)
 
 
@@ -121,7 +121,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         *("accumulated", "scaled, clipped, accumulated"),
     ],
 )
-def test_a_stretch_changes_nothing_but_when_rows_are_written(
+def test_a_burst_changes_nothing_but_when_rows_are_written(
     make_engine: MakeEngine,
     monkeypatch: pytest.MonkeyPatch,
     own: list[bool],
@@ -130,7 +130,7 @@ def test_a_stretch_changes_nothing_but_when_rows_are_written(
 ) -> None:
     short = trained(make_engine, kind, norm, waits=False)
     assert sum(own) > 30
-    monkeypatch.setattr(Stretches, "begin", lambda *_: None)
+    monkeypatch.setattr(StepBursts, "begin", lambda *_: None)
     long = trained(make_engine, kind, norm, waits=False)
     compare(short, long, _OTHER | {"param_bad", "param_layer"})
 
@@ -149,7 +149,7 @@ class Skipping(Loop):
             self.optimizer.zero_grad()
 
 
-def test_a_step_skipped_in_a_stretch_leaves_no_trace_in_buffers(
+def test_a_step_skipped_in_a_burst_leaves_no_trace_in_buffers(
     make_engine: MakeEngine, own: list[bool]
 ) -> None:
     plain = Skipping({40, 41, 77})
@@ -183,7 +183,7 @@ def test_the_steps_of_trainers_are_the_same(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, own: list[bool], kind: Trainer
 ) -> None:
     ways: list[tuple[MemoryRecorder, Loop]] = []
-    for _ in ("stretch", "fast path", "losses without a kernel"):
+    for _ in ("burst", "fast path", "losses without a kernel"):
         engine, loop = make_engine(budget=1.0, explain=False), ByTrainer(kind)
         loop.run(lambda: None)
         engine.close()
@@ -191,7 +191,7 @@ def test_the_steps_of_trainers_are_the_same(
         ways.append((engine.memory, loop))  # type: ignore[attr-defined]
         if len(ways) == 1:
             assert sum(own) > 30
-            monkeypatch.setattr(Stretches, "begin", lambda *_: None)
+            monkeypatch.setattr(StepBursts, "begin", lambda *_: None)
         else:
             monkeypatch.setattr(finite_loss, "writer_for", lambda loss: None)
     for way in ways[1:]:

@@ -69,7 +69,7 @@ def test_exact_skip(
     engine, poisoned = run(make_engine, optimizer, guard, poison=poison, how=how)
     rows = engine.memory.rows()
     assert set(rows["step"][rows["skipped"] == 1].tolist()) == poison
-    _, clean = run(make_engine, optimizer, guard, leave_out=poison)
+    _, clean = run(make_engine, optimizer, guard, omitted=poison)
     assert differences(poisoned, clean) == []
 
 

@@ -63,26 +63,26 @@ def findings(
     env = {**os.environ, "PYTHONPATH": source}
     ended = subprocess.run([*under, *options, str(script)], check=False, cwd=tmp_path, env=env)
     assert (ended.returncode != 0) is dies
-    told = [
+    reported = [
         json.loads(line)
         for path in (tmp_path / "run").glob("findings.*.jsonl")
         for line in path.read_text().splitlines()
     ]
     line = next((n for n, row in enumerate(text.splitlines(), 1) if "# HERE" in row), 0)
-    return [f for f in told if f["severity"] != "info"], line
+    return [f for f in reported if f["severity"] != "info"], line
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_on_a_device(tmp_path: Path, name: str) -> None:
     code, loop = LOOPS[name]
     text = f"{textwrap.dedent(HEAD)}\nfor step in range(200):\n    loss = train()\n    {loop}\n"
-    told, line = findings(tmp_path, text)
+    reported, line = findings(tmp_path, text)
     if not code:
-        assert not told
+        assert not reported
         return
-    first = next(f for f in told if f["code"] == code)
+    first = next(f for f in reported if f["code"] == code)
     assert (Path(first["file"]).name, first["line"]) == ("train.py", line)
-    assert code == told[0]["code"]
+    assert code == reported[0]["code"]
 
 
 def test_the_allocator_runs_out_again_and_again(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ for step in range(300):
     del scratch
     opt.step()
 """
-    told, _ = findings(tmp_path, textwrap.dedent(HEAD) + loop)
-    first = next(f for f in told if f["code"] == "MEM007")
+    reported, _ = findings(tmp_path, textwrap.dedent(HEAD) + loop)
+    first = next(f for f in reported if f["code"] == "MEM007")
     assert first["evidence"]["key"] == "retries"
     assert first["evidence"]["retries"] >= 4
 
@@ -112,8 +112,8 @@ for step in range(400):
     del scratch
     opt.step()
 """
-    told, line = findings(tmp_path, textwrap.dedent(HEAD) + loop)
-    first = next(f for f in told if f["code"] == "TPT004")
+    reported, line = findings(tmp_path, textwrap.dedent(HEAD) + loop)
+    first = next(f for f in reported if f["code"] == "TPT004")
     assert first["evidence"]["what"] == "retries"
     assert (Path(first["file"]).name, first["line"]) == ("train.py", line)
 
@@ -129,15 +129,15 @@ for step in range(3):
 
 
 def test_a_run_whose_steps_do_not_fit_goes_on(tmp_path: Path) -> None:
-    told, _ = findings(tmp_path, textwrap.dedent(HEAD) + DOES_NOT_FIT)
+    reported, _ = findings(tmp_path, textwrap.dedent(HEAD) + DOES_NOT_FIT)
     # Split in forward, and before that was known perhaps a backward pass that was lost.
-    assert {(f["code"], f["severity"]) for f in told} == {("MEM008", "warning")}
+    assert {(f["code"], f["severity"]) for f in reported} == {("MEM008", "warning")}
 
 
 def test_what_a_step_that_does_not_fit_needs(tmp_path: Path) -> None:
     text = textwrap.dedent(HEAD) + DOES_NOT_FIT
-    told, _ = findings(tmp_path, text, "--set", "guard.split=false", dies=True)
-    (first,) = [f for f in told if f["code"] == "MEM008"]
+    reported, _ = findings(tmp_path, text, "--set", "guard.split=false", dies=True)
+    (first,) = [f for f in reported if f["code"] == "MEM008"]
     needs, capacity = first["evidence"]["needs"], first["evidence"]["capacity"]
     # Nine linear layers of 1024 and their activations: input and output of each, GELU between.
     assert needs["optimizer state"] == 2 * needs["weights"] == 2 * needs["gradients"]

@@ -13,11 +13,11 @@ import pytest
 from holdfast.boot import patches
 from holdfast.config import Settings, WatcherSettings
 from holdfast.guard.engine import Engine
-from holdfast.guard.fast.stretch import Stretch
+from holdfast.guard.fast.burst import StepBurst
 from holdfast.records import Kind, fault
 from holdfast.records.base import event_from
 from holdfast.records.columns import COLUMNS
-from holdfast.run import Table
+from holdfast.run import RowTable
 from holdfast.run.checked import event_of
 from holdfast.run.jsonl import decode, encode
 
@@ -65,9 +65,9 @@ class MemoryRecorder:
     def batch(self, data: dict[str, Any]) -> None:
         self.batches.append(data)
 
-    def table(self, name: str, columns: list[str]) -> Table:
+    def table(self, name: str, columns: list[str]) -> RowTable:
         number = self.tables[name] = 16 + len(self.tables)
-        return Table(self.ring, number, columns)  # type: ignore[arg-type]
+        return RowTable(self.ring, number, columns)  # type: ignore[arg-type]
 
     def orders(self) -> list[dict[str, Any]]:
         return []
@@ -111,13 +111,13 @@ def make_engine() -> Iterator[MakeEngine]:
 
 
 def own_steps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each step that a stretch was asked about was its own; filled while it is used."""
+    """Whether each step that a burst was asked about was its own; filled while it is used."""
     found: list[bool] = []
-    original = Stretch.step_begins
+    original = StepBurst.step_begins
 
-    def counted(self: Stretch, optimizer: object) -> bool:
+    def counted(self: StepBurst, optimizer: object) -> bool:
         found.append(original(self, optimizer))
         return found[-1]
 
-    monkeypatch.setattr(Stretch, "step_begins", counted)
+    monkeypatch.setattr(StepBurst, "step_begins", counted)
     return found

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from holdfast.actions import _restore_kernel, loss_kernel
 from holdfast.guard import fail_open, finite_loss
-from holdfast.guard.fast import stretch, stretches
+from holdfast.guard.fast import burst, bursts
 from holdfast.probes import device_baseline, gradients, norm_kernel, timing
 from holdfast.probes.baseline import ALONE, CLIP, OF_LOSS, TOGETHER, WINDOW
-from holdfast.probes.device_baseline import ANSWERS, HEAD, Question, Terms
+from holdfast.probes.device_baseline import ANSWERS, HEAD, JudgedStep, Terms
 from holdfast.probes.norm_kernel import SCALER
 
 _LIMITS = len([*ALONE, *TOGETHER, *OF_LOSS, *CLIP]) + 3
@@ -36,7 +36,7 @@ def _measure(
     offset: Any,
     row: Any,
     flag: Any,
-    spoilt: Any,
+    bad_buffers: Any,
     loss: Any,
     blocks: int,
     buffers_at: int,
@@ -66,20 +66,20 @@ def _measure(
     if not np.isfinite(out[:buffers_at]).all():
         raised[0] = 1.0
     if not np.isfinite(out[buffers_at:blocks]).all():
-        _array(spoilt, 1, ctypes.c_float)[0] = 1.0
+        _array(bad_buffers, 1, ctypes.c_float)[0] = 1.0
     if constants["HAS_LOSS"]:
         out[blocks] = value
         if constants["DECIDES"] and not math.isfinite(value):
             raised[0] = 1.0
     if constants["JUDGED"]:
-        warmup, *told = _array(terms, _LIMITS + 7, ctypes.c_double)[_LIMITS:].tolist()
-        flags = [bool(one) for one in told[:4]]
-        asked = Terms(int(warmup), *flags, told[4])  # pyright: ignore[reportCallIssue]
+        warmup, *reported = _array(terms, _LIMITS + 7, ctypes.c_double)[_LIMITS:].tolist()
+        flags = [bool(one) for one in reported[:4]]
+        asked = Terms(int(warmup), *flags, reported[4])  # pyright: ignore[reportCallIssue]
         known = torch.from_numpy(_array(state, HEAD + 2 * WINDOW, ctypes.c_double))
         square, at = torch.tensor(out[:buffers_at].sum()), torch.from_numpy(raised)
         seen = torch.tensor(value) if constants["HAS_LOSS"] else None
-        by = torch.tensor(_array(scale, 1, ctypes.c_float)[0]) if told[5] else None
-        answer = device_baseline.judge(Question(known, asked, by), square, seen, at).numpy()
+        by = torch.tensor(_array(scale, 1, ctypes.c_float)[0]) if reported[5] else None
+        answer = device_baseline.judge(JudgedStep(known, asked, by), square, seen, at).numpy()
         out[blocks + 1 : blocks + 1 + ANSWERS] = answer
         _array(factor, 2, ctypes.c_float)[:] = answer[5], answer[4]
     theirs, united = (_array(a, 2, ctypes.c_float) for a in rest[:2])
@@ -108,7 +108,7 @@ def _write(
 def _settle(
     grid: tuple[int, ...],
     flag: Any,
-    spoilt: Any,
+    bad_buffers: Any,
     live: Any,
     saved: Any,
     sizes: Any,
@@ -121,7 +121,7 @@ def _settle(
     **about: Any,
 ) -> int:
     word = about.get("WORD", word)
-    bad, sick = (bool(_array(a, 1, ctypes.c_float)[0]) for a in (flag, spoilt))
+    bad, sick = (bool(_array(a, 1, ctypes.c_float)[0]) for a in (flag, bad_buffers))
     # Each of them is smaller than a block.
     tables = (_array(a, grid[0], ctypes.c_int64).tolist() for a in (live, saved, sizes, heals))
     for one, other, size, heals_it in zip(*tables, strict=True):
@@ -164,12 +164,12 @@ class Event:
         return 1.0
 
 
-class _Meter(gradients.Meter):
+class _Meter(gradients.NormMeter):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self._no_kernel = False
 
-    def judge(self, reading: gradients.DeviceReading, asked: Question) -> None:
+    def judge(self, reading: gradients.DeviceReading, asked: JudgedStep) -> None:
         reading.judge(asked, None)
 
 
@@ -201,6 +201,6 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     put(finite_loss, "writer_for", loss_kernel.LossWriter)
     put(fail_open, "stream_of", lambda device: 0)
     put(finite_loss, "current_device", lambda: -1)  # also where there is a GPU
-    put(stretch, "current_device", lambda: -1)
-    put(stretches, "_LATE", 1e6)  # these kernels are slow, and so is a busy machine
-    put(stretch, "stream_of", lambda device: 0)
+    put(burst, "current_device", lambda: -1)
+    put(bursts, "_LATE", 1e6)  # these kernels are slow, and so is a busy machine
+    put(burst, "stream_of", lambda device: 0)

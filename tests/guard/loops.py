@@ -51,7 +51,7 @@ def train(
     make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
     *,
     poison: set[int] = frozenset(),  # type: ignore[assignment]
-    leave_out: set[int] = frozenset(),  # type: ignore[assignment]
+    omitted: set[int] = frozenset(),  # type: ignore[assignment]
     how: str = "loss",
     accumulate: int = 1,
     dropout: bool = True,
@@ -77,7 +77,7 @@ def train(
             continue
         micro, window = window, []
         step += 1
-        if step - 1 in leave_out:
+        if step - 1 in omitted:
             continue
         for i, (a, b) in enumerate(micro):
             loss = nn.functional.mse_loss(net(a.to(device)), b.to(device)) / accumulate

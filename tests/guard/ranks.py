@@ -33,7 +33,7 @@ from torch.distributed.tensor.parallel import (
 
 from holdfast.boot import patches
 from holdfast.config import Settings, WatcherSettings
-from holdfast.guard import whole_norms
+from holdfast.guard import sharded_norms
 from holdfast.guard.engine import Engine
 
 from .conftest import MemoryRecorder
@@ -44,10 +44,12 @@ Job = tuple[str, Callable[..., Any], dict[str, Any]]
 def run(folder: Path, world: int, jobs: list[Job]) -> dict[str, list[Any]]:
     """Run every job on all ranks; what each rank returned, by the name of the job."""
     mp.start_processes(_work, (world, folder, jobs), world, start_method="fork")  # type: ignore[attr-defined]
-    told = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world)]
-    failed = [f"rank {rank}: {one['failed']}" for rank, one in enumerate(told) if "failed" in one]
+    reported = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world)]
+    failed = [
+        f"rank {rank}: {one['failed']}" for rank, one in enumerate(reported) if "failed" in one
+    ]
     assert not failed, "\n".join(failed)
-    return {name: [one[name] for one in told] for name, *_ in jobs}
+    return {name: [one[name] for one in reported] for name, *_ in jobs}
 
 
 def _work(rank: int, world: int, folder: Path, jobs: list[Job]) -> None:
@@ -55,14 +57,14 @@ def _work(rank: int, world: int, folder: Path, jobs: list[Job]) -> None:
     gc.freeze()  # what is imported is no model: the guard need not look through it
     store = dist.FileStore(str(folder / "store"), world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     for name, function, about in jobs:
         try:
-            told[name] = function(**about)
+            reported[name] = function(**about)
         except Exception:
-            told["failed"] = f"{name}: {traceback.format_exc()}"
+            reported["failed"] = f"{name}: {traceback.format_exc()}"
             break  # the others wait for us in vain: their group ends with this process
-    torch.save(told, folder / f"{rank}.pt")
+    torch.save(reported, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -132,8 +134,8 @@ def train(
     optimizer: str = "adamw",
     steps: int = 6,
     poison: int = -1,
-    wild: int = -1,
-    leave_out: int = -1,
+    extreme: int = -1,
+    omitted: int = -1,
     clip: float | None = None,
     accumulate: int = 1,
     shard: bool = True,
@@ -153,13 +155,13 @@ def train(
 
     Args:
         poison: the step at which the batch of the last rank is NaN.
-        wild: the step at which its loss, and so its gradients, are far too large.
+        extreme: the step at which its loss, and so its gradients, are far too large.
         only: the one rank that is guarded; ``patience`` seconds it waits for the others.
         count: how many collectives there are inside of each step.
         (others): what their names say.
     """
     rank, last = dist.get_rank(), dist.get_world_size() - 1
-    whole_norms._PATIENCE = patience
+    sharded_norms._PATIENCE = patience
     net = make()
     if ddp:
         net = nn.parallel.DistributedDataParallel(net)
@@ -171,17 +173,17 @@ def train(
     forward = torch.compile(net, backend="aot_eager") if compiled else net
     collectives: list[int] = []
     with guarded(on and only in (None, rank), **guard) as recorder:
-        mine = OPTIMIZERS[optimizer](net.parameters())
+        own_part = OPTIMIZERS[optimizer](net.parameters())
         for step in range(steps):
-            if step == leave_out:
+            if step == omitted:
                 continue
-            mine.zero_grad()
+            own_part.zero_grad()
             for turn in range(accumulate):
                 x = batch(step + 100 * turn, rank)
                 if step == poison and rank == last:
                     x = x * float("nan")
                 loss = (forward(x) ** 2).mean()
-                if step == wild and rank == last:
+                if step == extreme and rank == last:
                     loss = loss * 1e4
                 loss = Nan.apply(loss) if step == nan_loss and rank == last else loss
                 loss.backward()
@@ -190,17 +192,17 @@ def train(
             if step == fails_at and rank == last and recorder is not None:
                 break_guard(recorder)
             if not count:
-                mine.step()
+                own_part.step()
                 continue
             with CommDebugMode() as counted:
-                mine.step()
+                own_part.step()
             collectives.append(counted.get_total_counts())
     return {
         "weights": [part(p).clone() for p in net.parameters()],
-        "state": [part(v).clone() for p in net.parameters() for v in mine.state[p].values()
+        "state": [part(v).clone() for p in net.parameters() for v in own_part.state[p].values()
                   if isinstance(v, Tensor)],
         "collectives": collectives,
-        **(told(recorder) if recorder is not None else {}),
+        **(reported(recorder) if recorder is not None else {}),
     }  # fmt: skip
 
 
@@ -208,7 +210,7 @@ def part(tensor: Tensor) -> Tensor:
     return getattr(tensor, "_local_tensor", tensor).detach()
 
 
-def told(recorder: MemoryRecorder) -> dict[str, Any]:
+def reported(recorder: MemoryRecorder) -> dict[str, Any]:
     rows = recorder.rows()
     optimizers = recorder.of_kind("optimizer")
     return {
@@ -234,14 +236,14 @@ def break_guard(recorder: MemoryRecorder) -> None:
 def norms_of_whole_model(steps: int = 6) -> list[list[float]]:
     """Norms of each layer, step by step, of the same training on one rank without sharding."""
     net = model()
-    mine = OPTIMIZERS["adamw"](net.parameters())
+    own_part = OPTIMIZERS["adamw"](net.parameters())
     found: list[list[float]] = []
     for step in range(steps):
-        mine.zero_grad()
+        own_part.zero_grad()
         for rank in range(dist.get_world_size()):
             ((net(batch(step, rank)) ** 2).mean() / dist.get_world_size()).backward()
         found.append([float(p.grad.norm()) for p in net.parameters() if p.grad is not None])
-        mine.step()
+        own_part.step()
     return found
 
 
@@ -252,16 +254,16 @@ def layer_norms(**guard: Any) -> list[list[float]]:
     with guarded(**guard) as recorder:
         assert recorder is not None
         engine = recorder.engine  # type: ignore[attr-defined]
-        mine = OPTIMIZERS["fused"](net.parameters())
+        own_part = OPTIMIZERS["fused"](net.parameters())
         known = engine.state.writer._known
         engine.state.writer._known = lambda guard, record, late: (
             found.append(record.norms_by_layer().tolist()),
             known(guard, record, late),
         )
         for step in range(6):
-            mine.zero_grad()
+            own_part.zero_grad()
             (net(batch(step, dist.get_rank())) ** 2).mean().backward()
-            mine.step()
+            own_part.step()
         engine.state.writer.await_rows()
     return found
 
@@ -277,20 +279,23 @@ def beside_others(device_path: bool) -> dict[str, Any]:
     own, unused = nn.Parameter(full[2].clone()), nn.Parameter(full[3].clone())
     with guarded(device_path=device_path, fused=False) as recorder:
         assert recorder is not None
-        mine, same = torch.optim.SGD([weight, copies, own, unused], lr=0.1, foreach=False), False
+        own_part, same = (
+            torch.optim.SGD([weight, copies, own, unused], lr=0.1, foreach=False),
+            False,
+        )
         for step in range(3):
-            mine.zero_grad()
+            own_part.zero_grad()
             split(torch.ones(1, 3)).sum().backward()  # gradient of ones: 15 of them
             copies.grad = copies.detach() * 0 + 2.0  # 4 twos
             own.grad = torch.full((2,), 3.0)  # 2 threes
             if step == 1 and dist.get_rank() == dist.get_world_size() - 1:
                 own.grad[0] = float("inf")
             before = [part(p).clone() for p in (weight, copies, own, unused)]
-            mine.step()
+            own_part.step()
             if step == 1:
                 after = [part(p) for p in (weight, copies, own, unused)]
                 same = all(map(torch.equal, before, after))
-        return {**told(recorder), "same": same}
+        return {**reported(recorder), "same": same}
 
 
 def put_back() -> dict[str, Any]:
@@ -303,18 +308,18 @@ def put_back() -> dict[str, Any]:
 
     def some_steps(count: int) -> None:
         for step in range(count):
-            mine.zero_grad()
+            own_part.zero_grad()
             (net(batch(step, dist.get_rank())) ** 2).mean().backward()
-            mine.step()
+            own_part.step()
 
     def now() -> list[Tensor]:
-        state = [v for p in net.parameters() for v in mine.state[p].values()]
+        state = [v for p in net.parameters() for v in own_part.state[p].values()]
         return [part(t) for t in [*net.parameters(), *state] if isinstance(t, Tensor)]
 
     net = sharded(model())
-    mine = OPTIMIZERS["adamw"](net.parameters())
+    own_part = OPTIMIZERS["adamw"](net.parameters())
     some_steps(3)
-    live = TrainingState({"net": net}, [mine])
+    live = TrainingState({"net": net}, [own_part])
     given: Any = SimpleNamespace(training_state=lambda: live)
     snapshots, damage = Snapshots(RollbackSettings()), Damage(given)
     with CommDebugMode() as counted:
@@ -324,17 +329,17 @@ def put_back() -> dict[str, Any]:
         shapes = [tuple(t.shape) for t in taken.views[:4]]
     some_steps(3)
     objects = [id(p) for p in net.parameters()]
-    moments = [id(v) for p in net.parameters() for v in mine.state[p].values()]
+    moments = [id(v) for p in net.parameters() for v in own_part.state[p].values()]
     moved = not all(map(torch.equal, then, now()))
     with CommDebugMode() as counted_back:
         live.put_back(taken.state())
         finite = damage.good(taken)
     same = all(map(torch.equal, then, now()))
     kept = objects == [id(p) for p in net.parameters()] and moments == [
-        id(v) for p in net.parameters() for v in mine.state[p].values()
+        id(v) for p in net.parameters() for v in own_part.state[p].values()
     ]
     # State that is no longer there is made anew, spread like its parameter.
-    mine.state.clear()
+    own_part.state.clear()
     live.put_back(taken.state())
     anew = all(map(torch.equal, then, now()))
     some_steps(1)
@@ -371,12 +376,12 @@ def probes_ask_nobody() -> int:
     """Collectives of all that looks at weights beside the norms: weights, updates, exams."""
     from holdfast.diagnosis.nonfinite.tensor_stats import bad, bad_rows, stat
     from holdfast.probes.model_state import largest_on_device, nonfinite_on_host
-    from holdfast.probes.updates import Updates
+    from holdfast.probes.updates import UpdateSizes
 
     net = sharded(model())
     parameters = list(net.parameters())
     with CommDebugMode() as counted:
-        before = Updates().before(parameters)
+        before = UpdateSizes().before(parameters)
         assert before is not None
         with torch.no_grad():
             for p in parameters:
@@ -398,34 +403,34 @@ def mixed_precision() -> dict[str, Any]:
     return {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16)}
 
 
-def tensor_parallel(*, on: bool = True, poison: int = -1, leave_out: int = -1, **guard: Any) -> Any:
+def tensor_parallel(*, on: bool = True, poison: int = -1, omitted: int = -1, **guard: Any) -> Any:
     """Columns and rows of two layers on different ranks; the bias of the second on all."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     with guarded(on, **guard) as recorder:
-        mine = OPTIMIZERS["adamw"](net.parameters())
+        own_part = OPTIMIZERS["adamw"](net.parameters())
         for step in range(6):
-            if step == leave_out:
+            if step == omitted:
                 continue
-            mine.zero_grad()
+            own_part.zero_grad()
             (net(batch(step, 0)) ** 2).mean().backward()
             if step == poison and dist.get_rank() == 1:
                 part(net[0].weight.grad)[0, 0] = float("nan")  # type: ignore[arg-type]
-            mine.step()
+            own_part.step()
     weights = [part(p).clone() for p in net.parameters()]
-    return {"weights": weights, "state": [], **(told(recorder) if recorder is not None else {})}
+    return {"weights": weights, "state": [], **(reported(recorder) if recorder is not None else {})}
 
 
-def two_optimizers(*, on: bool = True, poison: int = -1, leave_out: int = -1, **guard: Any) -> Any:
+def two_optimizers(*, on: bool = True, poison: int = -1, omitted: int = -1, **guard: Any) -> Any:
     """The second has no gradients in every other step."""
     nets = [sharded(model()) for _ in range(2)]
     with guarded(on, **guard) as recorder:
         first = OPTIMIZERS["adamw"](nets[0].parameters())
         second = OPTIMIZERS["sgd"](nets[1].parameters())
         for step in range(6):
-            if step == leave_out:
+            if step == omitted:
                 continue
             first.zero_grad()
             second.zero_grad()
@@ -438,25 +443,25 @@ def two_optimizers(*, on: bool = True, poison: int = -1, leave_out: int = -1, **
             first.step()
             second.step()
     weights = [part(p).clone() for net in nets for p in net.parameters()]
-    return {"weights": weights, "state": [], **(told(recorder) if recorder is not None else {})}
+    return {"weights": weights, "state": [], **(reported(recorder) if recorder is not None else {})}
 
 
 def scaled(*, on: bool = True, fused: bool = False) -> dict[str, Any]:
     """With a GradScaler, which asks the other ranks by itself; a fused optimizer unscales."""
     net = sharded(model())
     with guarded(on) as recorder:
-        mine = torch.optim.AdamW(net.parameters(), lr=0.01, fused=fused)
+        own_part = torch.optim.AdamW(net.parameters(), lr=0.01, fused=fused)
         scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
         for step in range(6):
-            mine.zero_grad()
+            own_part.zero_grad()
             x = batch(step, dist.get_rank())
             if step == 4 and dist.get_rank() == 1:
                 x = x * float("nan")
             scaler.scale((net(x) ** 2).mean()).backward()
-            scaler.step(mine)
+            scaler.step(own_part)
             scaler.update()
     weights = [part(p).clone() for p in net.parameters()]
-    return {"weights": weights, "state": [], **(told(recorder) if recorder is not None else {})}
+    return {"weights": weights, "state": [], **(reported(recorder) if recorder is not None else {})}
 
 
 def both_kinds() -> dict[str, Any]:
@@ -477,12 +482,12 @@ def both_kinds() -> dict[str, Any]:
     fully_shard(net, mesh=mesh["data"])
     with guarded() as recorder:
         assert recorder is not None
-        mine = torch.optim.SGD(net.parameters(), lr=0.01, foreach=False)
+        own_part = torch.optim.SGD(net.parameters(), lr=0.01, foreach=False)
         for step in range(2):
-            mine.zero_grad()
+            own_part.zero_grad()
             (net(batch(step, mesh.get_local_rank("data"))) ** 2).mean().backward()
             if step == 1 and dist.get_rank() == 3:
                 part(net[0].weight.grad)[0, 0] = float("inf")  # type: ignore[arg-type]
-            mine.step()
+            own_part.step()
         meshes = [p.device_mesh.ndim for p in net.parameters()]  # type: ignore[attr-defined]
-        return {"expected": expected, "meshes": meshes, **told(recorder)}
+        return {"expected": expected, "meshes": meshes, **reported(recorder)}

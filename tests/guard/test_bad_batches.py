@@ -295,8 +295,8 @@ def test_on_request_a_script_s_scaler_is_calm(make: Make) -> None:
     assert seen[:9] == pytest.approx([1024.0] * 5 + [1536.0, 153.6, 15.36, 1.536])
     assert min(seen) == 1.0
     assert seen[-1] == 1.5, "it has begun to grow again"
-    told = [(event["what"], event["scale"]) for event in recorder.of_kind("scaler")]
-    assert told == [
+    reported = [(event["what"], event["scale"]) for event in recorder.of_kind("scaler")]
+    assert reported == [
         ("policy", 1024.0),
         *(("nonfinite", pytest.approx(scale)) for scale in (153.6, 15.36, 1.536, 1.0)),
     ], "at its floor there is nothing to tell"
@@ -326,8 +326,8 @@ def test_an_explosion_lowers_the_scale_in_its_own_step(
     train(DataLoader(Pictures(value=1.0), 4), scaler=torch.amp.GradScaler("cpu"))
     close(engine, recorder)
     assert scales(recorder)[2:7] == pytest.approx([1024.0, 1024.0, 102.4, 10.24, 10.24])
-    told = [e for e in recorder.of_kind("scaler") if e["what"] == "explosion"]
-    assert [e["scale"] for e in told] == pytest.approx([102.4, 10.24])
+    reported = [e for e in recorder.of_kind("scaler") if e["what"] == "explosion"]
+    assert [e["scale"] for e in reported] == pytest.approx([102.4, 10.24])
 
 
 def test_a_step_without_a_scaler_is_no_business_of_the_policy(

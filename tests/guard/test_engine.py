@@ -247,7 +247,7 @@ def test_parameters_added_later_are_learned(make_engine: MakeEngine) -> None:
         assert engine.memory.of_kind("optimizer")[-1]["layers"][-1] == "b.bias"  # type: ignore[attr-defined]
 
 
-def test_manual_updates_are_told_to_be_uncovered(make_engine: MakeEngine) -> None:
+def test_manual_updates_are_reported_to_be_uncovered(make_engine: MakeEngine) -> None:
     engine = make_engine()
     w = torch.randn(4, requires_grad=True)
     for _ in range(100):
@@ -291,9 +291,9 @@ def test_a_guard_over_budget_backs_off_and_says_so(make_engine: MakeEngine) -> N
         opt.step()
         opt.zero_grad()
     rows = rows_of(engine)
-    told = engine.memory.of_kind("backed_off")  # type: ignore[attr-defined]
-    assert [each["part"] for each in told] == ["measurements", "look-outs", "floor"]
-    assert all(each["cost"] > 1e-6 and each["per_step"] > 0 for each in told)
+    reported = engine.memory.of_kind("backed_off")  # type: ignore[attr-defined]
+    assert [each["part"] for each in reported] == ["measurements", "look-outs", "floor"]
+    assert all(each["cost"] > 1e-6 and each["per_step"] > 0 for each in reported)
     assert rows["skipped"].sum() == 1
     measured = np.flatnonzero(np.isfinite(rows["rss"])).tolist()
     assert measured[:8] == [0, 16, 32, 48, 64, 80, 96, 112] and measured[-1] - measured[-2] > 16
@@ -335,7 +335,7 @@ def test_a_comparison_that_fails_leaves_the_step_alone(make_engine: MakeEngine) 
     def turn(steps: object) -> int:
         raise ValueError("no")
 
-    engine.spared.turn = turn  # type: ignore[method-assign]
+    engine.torch_time_saved.turn = turn  # type: ignore[method-assign]
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.AdamW([weight], lr=0.1)
     for _ in range(40):

@@ -91,7 +91,7 @@ def compare(make_engine: MakeEngine, optimizer: str, *, guard: dict[str, Any], *
     assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
     assert set(rows["step"][rows["skipped"] == 1].tolist()) == poison
     make_engine(**guard)
-    clean = train(make, leave_out=poison, **loop)
+    clean = train(make, omitted=poison, **loop)
     if guard.get("device_path"):
         # The random state is put back only where the decision is known on the host.
         del poisoned["random"], clean["random"]
@@ -145,7 +145,7 @@ def test_equal_to_plain_torch_on_cpu(make_engine: MakeEngine) -> None:
     from holdfast.boot import patches
 
     patches.uninstall()
-    clean = train(OPTIMIZERS["adamw"], leave_out=POISON)
+    clean = train(OPTIMIZERS["adamw"], omitted=POISON)
     assert differences(poisoned, clean) == []
 
 
@@ -153,7 +153,7 @@ def test_the_comparison_can_fail(make_engine: MakeEngine) -> None:
     """Without skipping, the same poison ruins the weights."""
     make_engine(skip=False)
     ruined = train(OPTIMIZERS["adamw"], poison=POISON)
-    clean = train(OPTIMIZERS["adamw"], leave_out=POISON)
+    clean = train(OPTIMIZERS["adamw"], omitted=POISON)
     assert differences(ruined, clean)
     assert torch.isnan(ruined["model"]["first.weight"]).any()
 

@@ -109,8 +109,10 @@ def test_an_accumulated_loss_is_recorded_as_the_script_sees_it(
     lane = lane_of(engine)
     assert names(lane) == ["loss"]
     assert lane.steps["loss"] == pytest.approx(means, rel=1e-5)
-    known = lane.steps["loss_usual"][~np.isnan(lane.steps["loss_usual"])]
-    assert all(1.0 < usual < 10.0 for usual in known), "the baseline is in the same units"
+    known = lane.steps["loss_baseline"][~np.isnan(lane.steps["loss_baseline"])]
+    assert all(1.0 < is_ordinary < 10.0 for is_ordinary in known), (
+        "the baseline is in the same units"
+    )
 
 
 @PATHS

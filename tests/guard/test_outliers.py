@@ -107,8 +107,8 @@ def test_clipping_begins_with_an_explosion_and_ends(make_engine: MakeEngine) -> 
     rows = engine.memory.rows()  # type: ignore[attr-defined]
     assert rows["step"][rows["skipped"] > 0].tolist() == [60]
     assert rows["step"][rows["clip"] < 1].tolist() == [70]
-    told = engine.memory.of_kind("clipping")  # type: ignore[attr-defined]
-    assert [event["on"] for event in told] == [True, False]
+    reported = engine.memory.of_kind("clipping")  # type: ignore[attr-defined]
+    assert [event["on"] for event in reported] == [True, False]
 
 
 def test_a_user_who_clips_is_not_overruled_by_a_norm_alone(make_engine: MakeEngine) -> None:

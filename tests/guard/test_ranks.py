@@ -55,8 +55,8 @@ def test_weights_are_summed_on_the_same_steps(
     assert steps == [0, 64, 128]
     (facts,) = engine.memory.of_kind("parallel")  # type: ignore[attr-defined]
     assert (facts["group"], facts["batch_size"], facts["wrapper"]) == (2, 8, "")
-    told = engine.memory.events  # type: ignore[attr-defined]
-    assert [event for event in told if event[0] == "pass_ends"] == [
+    reported = engine.memory.events  # type: ignore[attr-defined]
+    assert [event for event in reported if event[0] == "pass_ends"] == [
         ("pass_ends", 130, {"number": 1, "samples": 8})
     ]
 

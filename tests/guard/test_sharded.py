@@ -14,10 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from holdfast.guard import whole_norms
-from holdfast.guard.whole_norms import WholeNorms, _all_take_part, _share
-from holdfast.probes.device_baseline import Question, Terms, fresh_state
-from holdfast.probes.gradients import Meter
+from holdfast.guard import sharded_norms
+from holdfast.guard.sharded_norms import ShardedNorms, _all_take_part, _share
+from holdfast.probes.device_baseline import JudgedStep, Terms, fresh_state
+from holdfast.probes.gradients import NormMeter
 from holdfast.probes.host_norms import GradientReading
 
 from . import ranks
@@ -27,7 +27,7 @@ from .test_no_host_reads import NoScalars
 pytestmark = [pytest.mark.ranks(2), pytest.mark.timeout(400)]
 
 BAD = 4
-WILD = 40
+EXTREME = 40
 # How the guard skips, by the settings that lead there.
 FORMS = {
     "hidden gradients": {"optimizer": "adamw"},
@@ -60,9 +60,9 @@ JOBS += [
     ("clipped without the step", ranks.train, {"on": False, "leave_out": BAD, "clip": 0.1}),
     ("accumulated", ranks.train, {"poison": BAD, "accumulate": 2}),
     ("accumulated without", ranks.train, {"on": False, "leave_out": BAD, "accumulate": 2}),
-    ("outlier", ranks.train, {"steps": 44, "wild": WILD}),
+    ("outlier", ranks.train, {"steps": 44, "wild": EXTREME}),
     ("outlier on a device", ranks.train,
-     {"steps": 44, "wild": WILD, "optimizer": "fused", "device_path": True}),
+     {"steps": 44, "wild": EXTREME, "optimizer": "fused", "device_path": True}),
     ("NaN loss", ranks.train, {"nan_loss": BAD}),
     ("beside others", ranks.beside_others, {"device_path": False}),
     ("beside others on a device", ranks.beside_others, {"device_path": True}),
@@ -75,96 +75,99 @@ JOBS += [
     ("one guarded", ranks.train, {"poison": BAD, "only": 0, "patience": 0.5}),
 ]  # fmt: skip
 
-Told = dict[str, list[Any]]
+Reported = dict[str, list[Any]]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
     return ranks.run(tmp_path_factory.mktemp("ranks"), 2, JOBS)
 
 
 def same_bits(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    mine, theirs = (x["weights"] + x["state"] for x in (one, other))
-    return len(mine) == len(theirs) and all(map(torch.equal, mine, theirs))
+    own, theirs = (x["weights"] + x["state"] for x in (one, other))
+    return len(own) == len(theirs) and all(map(torch.equal, own, theirs))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_poison_of_one_rank_is_left_out_by_all(told: Told, form: str):
+def test_the_poison_of_one_rank_is_left_out_by_all(reported: Reported, form: str):
     for poisoned, without in zip(
-        told[f"{form} poisoned"], told[f"{form} without the step"], strict=True
+        reported[f"{form} poisoned"], reported[f"{form} without the step"], strict=True
     ):
         assert poisoned["how"] == form
         assert poisoned["skipped"] == [BAD]
         assert poisoned["errors"] == poisoned["not_covered"] == []
         assert same_bits(poisoned, without)
     # Each rank says the same of the step, to the last bit, though its own part may be finite.
-    assert told[f"{form} poisoned"][0]["norms"][:BAD] == told[f"{form} poisoned"][1]["norms"][:BAD]
-    blamed = {one["rows"][BAD]["grad_layer"] for one in told[f"{form} poisoned"]}
+    assert (
+        reported[f"{form} poisoned"][0]["norms"][:BAD]
+        == reported[f"{form} poisoned"][1]["norms"][:BAD]
+    )
+    blamed = {one["rows"][BAD]["grad_layer"] for one in reported[f"{form} poisoned"]}
     assert len(blamed) == 1 and blamed.pop() >= 0
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_guarded_run_is_the_plain_one(told: Told, form: str):
-    for guarded, plain in zip(told[f"{form} guarded"], told[f"{form} plain"], strict=True):
+def test_a_guarded_run_is_the_plain_one(reported: Reported, form: str):
+    for guarded, plain in zip(reported[f"{form} guarded"], reported[f"{form} plain"], strict=True):
         assert guarded["skipped"] == [] and same_bits(guarded, plain)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_one_collective_in_a_step_and_none_without_shards(told: Told, form: str):
+def test_one_collective_in_a_step_and_none_without_shards(reported: Reported, form: str):
     for rank in range(2):
-        assert told[f"{form} guarded"][rank]["collectives"] == [1] * 6
-        assert told["ddp"][rank]["collectives"] == [0] * 6
+        assert reported[f"{form} guarded"][rank]["collectives"] == [1] * 6
+        assert reported["ddp"][rank]["collectives"] == [0] * 6
 
 
 @pytest.mark.parametrize("where", ["norms on the host", "norms on a device"])
-def test_norms_are_those_of_the_whole_gradients(told: Told, where: str):
-    whole = np.array(told["unsharded norms"][0])
-    for found in told[where]:
+def test_norms_are_those_of_the_whole_gradients(reported: Reported, where: str):
+    whole = np.array(reported["unsharded norms"][0])
+    for found in reported[where]:
         assert np.allclose(np.array(found), whole, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("where", ["clipped", "clipped on a device"])
-def test_clipping_by_the_script_leaves_the_evidence(told: Told, where: str):
+def test_clipping_by_the_script_leaves_the_evidence(reported: Reported, where: str):
     """Norms are taken before the script clips, and summed in the step."""
-    for one, without in zip(told[where], told["clipped without the step"], strict=True):
+    for one, without in zip(reported[where], reported["clipped without the step"], strict=True):
         assert one["skipped"] == [BAD] and one["errors"] == []
         if where == "clipped":
             assert same_bits(one, without)
-    assert told[where][0]["norms"][0] == told[where][1]["norms"][0] > 0.1
+    assert reported[where][0]["norms"][0] == reported[where][1]["norms"][0] > 0.1
 
 
-def test_accumulated_gradients(told: Told):
-    for one, without in zip(told["accumulated"], told["accumulated without"], strict=True):
+def test_accumulated_gradients(reported: Reported):
+    for one, without in zip(reported["accumulated"], reported["accumulated without"], strict=True):
         assert one["skipped"] == [BAD] and same_bits(one, without)
 
 
 @pytest.mark.parametrize("where", ["outlier", "outlier on a device"])
-def test_an_outlier_of_one_rank_is_judged_alike(told: Told, where: str):
-    for one in told[where]:
-        assert int(one["rows"][WILD]["outlier"]) & 1 and one["errors"] == []
-    assert told[where][0]["skipped"] == told[where][1]["skipped"]
-    limits = [[row["norm_limit"] for row in one["rows"]][WILD - 2 :] for one in told[where]]
+def test_an_outlier_of_one_rank_is_judged_alike(reported: Reported, where: str):
+    for one in reported[where]:
+        assert int(one["rows"][EXTREME]["outlier"]) & 1 and one["errors"] == []
+    assert reported[where][0]["skipped"] == reported[where][1]["skipped"]
+    limits = [[row["norm_limit"] for row in one["rows"]][EXTREME - 2 :] for one in reported[where]]
     assert limits[0] == limits[1] and not np.isnan(limits[0]).any()
 
 
-def test_a_loss_that_only_one_rank_sees_decides_nothing(told: Told):
+def test_a_loss_that_only_one_rank_sees_decides_nothing(reported: Reported):
     """Its gradients are finite: a rank that skipped alone would hold another model."""
-    for one, plain in zip(told["NaN loss"], told["hidden gradients plain"], strict=True):
+    for one, plain in zip(reported["NaN loss"], reported["hidden gradients plain"], strict=True):
         assert one["skipped"] == [] and same_bits(one, plain)
-    assert [one["rows"][BAD]["loss_bad"] for one in told["NaN loss"]] == [0, 1]
+    assert [one["rows"][BAD]["loss_bad"] for one in reported["NaN loss"]] == [0, 1]
 
 
 @pytest.mark.parametrize("where", ["beside others", "beside others on a device"])
-def test_what_stands_on_several_ranks_is_counted_once(told: Told, where: str):
+def test_what_stands_on_several_ranks_is_counted_once(reported: Reported, where: str):
     """15 ones in shards, 4 twos as copies, 2 threes in an ordinary tensor."""
-    for one in told[where]:
+    for one in reported[where]:
         assert one["norms"][0] == pytest.approx(math.sqrt(15 + 16 + 18), rel=1e-6)
         assert one["skipped"] == [1] and one["same"] and one["errors"] == []
         assert one["rows"][1]["grad_layer"] == 2
 
 
-def test_a_snapshot_is_of_the_parts_and_goes_back_into_them(told: Told):
-    first, second = told["put back"]
+def test_a_snapshot_is_of_the_parts_and_goes_back_into_them(reported: Reported):
+    first, second = reported["put back"]
     assert first["shapes"] == [(4, 6), (4,), (1, 7), (1,)]
     assert second["shapes"] == [(3, 6), (3,), (0, 7), (0,)]
     for one in (first, second):
@@ -175,22 +178,22 @@ def test_a_snapshot_is_of_the_parts_and_goes_back_into_them(told: Told):
         assert one["collectives"] == 0
 
 
-def test_probes_ask_no_other_rank(told: Told):
-    assert told["probes"] == [0, 0]
+def test_probes_ask_no_other_rank(reported: Reported):
+    assert reported["probes"] == [0, 0]
 
 
 @pytest.mark.parametrize("where", ["one guard breaks", "one guard breaks on a device"])
-def test_without_the_guard_of_one_rank_nobody_skips(told: Told, where: str):
+def test_without_the_guard_of_one_rank_nobody_skips(reported: Reported, where: str):
     """And nobody waits for it: its place in the sum is taken."""
-    whole, broken = told[where]
+    whole, broken = reported[where]
     assert len(whole["rows"]) == 6 and whole["skipped"] == broken["skipped"] == []
     assert "broken on purpose" in broken["errors"][0]["error"]
     assert any("another rank cannot skip" in why for why in whole["not_covered"])
     assert not any(bool(w.isfinite().all()) for w in whole["weights"])
 
 
-def test_with_ranks_that_are_not_guarded_nobody_waits(told: Told):
-    guarded, plain = told["one guarded"]
+def test_with_ranks_that_are_not_guarded_nobody_waits(reported: Reported):
+    guarded, plain = reported["one guarded"]
     assert len(guarded["rows"]) == 6 and guarded["skipped"] == guarded["errors"] == []
     assert guarded["how"] == "detect only" and "guarded alike" in guarded["not_covered"][0]
     assert "rows" not in plain
@@ -220,7 +223,7 @@ def test_a_rank_without_guard_makes_the_others_watch_only(
     monkeypatch: pytest.MonkeyPatch, came: int, answer: bool
 ):
     store = _Store(came)
-    monkeypatch.setattr(whole_norms, "_PATIENCE", 0.01)
+    monkeypatch.setattr(sharded_norms, "_PATIENCE", 0.01)
     monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: store)
     assert _all_take_part("it", 2) is answer
     store.came = 9  # too late: what was written down holds for everybody
@@ -230,17 +233,17 @@ def test_a_rank_without_guard_makes_the_others_watch_only(
 def test_flat_parameters_are_only_watched():
     flat = torch.nn.Parameter(torch.zeros(3))
     flat._fsdp_flattened = True  # type: ignore[attr-defined]
-    found, why = WholeNorms.of([flat], "it")
+    found, why = ShardedNorms.of([flat], "it")
     assert found is None and "FSDP1" in why
 
 
 def test_ordinary_parameters_share_nothing():
-    assert WholeNorms.of([torch.nn.Parameter(torch.zeros(3))], "it") == (None, "")
+    assert ShardedNorms.of([torch.nn.Parameter(torch.zeros(3))], "it") == (None, "")
     assert _share(torch.zeros(3), 4) == 0.25
 
 
 def test_sums_that_are_not_finite_name_their_parameter(monkeypatch: pytest.MonkeyPatch):
-    whole = WholeNorms([], [1.0, 0.5, 1.0], torch.device("cpu"))
+    whole = ShardedNorms([], [1.0, 0.5, 1.0], torch.device("cpu"))
     reading = GradientReading([3.0, math.inf], math.inf, [1])
     found, refused = whole.on_host(reading, [0, 1], refuses=True)
     norms = np.asarray(found.norms)
@@ -249,21 +252,21 @@ def test_sums_that_are_not_finite_name_their_parameter(monkeypatch: pytest.Monke
 
 def test_a_sum_of_a_device_reads_nothing():
     """Operations of the sum, the flag and the judgement, with every read of a tensor forbidden."""
-    meter = Meter(torch.device("cpu"))
-    whole = WholeNorms([], [1.0, 0.5, 1.0], torch.device("cpu"))
+    norm_meter = NormMeter(torch.device("cpu"))
+    whole = ShardedNorms([], [1.0, 0.5, 1.0], torch.device("cpu"))
     grads = [torch.full((4,), 2.0), torch.tensor([math.nan])]
-    asked = Question(fresh_state(torch.device("cpu")), Terms(warmup=8))
+    asked = JudgedStep(fresh_state(torch.device("cpu")), Terms(warmup=8))
     with NoScalars():
-        measured = meter.measure(grads, torch.tensor(7.0), loss_decides=False, extras=None)
-        measured = whole.on_device(meter, measured, [0, 2], refuses=False)
-        meter.judge(measured, asked)
+        measured = norm_meter.measure(grads, torch.tensor(7.0), loss_decides=False, extras=None)
+        measured = whole.on_device(norm_meter, measured, [0, 2], refuses=False)
+        norm_meter.judge(measured, asked)
         measured.hold()
     assert measured.flag == 1.0
     assert isinstance(measured.row, torch.Tensor)
     reading, loss, _ = measured.read(measured.row.numpy())
     assert list(np.asarray(reading.norms)[:2]) == [4.0, 0.0] and reading.bad == [2] and loss == 7.0
     assert not measured.refused(measured.row.numpy())
-    refused = whole.on_device(meter, None, [], refuses=True)
+    refused = whole.on_device(norm_meter, None, [], refuses=True)
     refused.flag.fill_(1.0)
     refused.hold()
     assert refused.flag == 0.0 and refused.refused(refused.row.numpy())  # type: ignore[union-attr]
@@ -276,12 +279,12 @@ def test_a_sum_over_nccl_does_not_wait(tmp_path: Path):
     store = dist.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("nccl", store=store, rank=0, world_size=1)
     try:
-        whole, meter = WholeNorms([dist.group.WORLD], [1.0, 0.5], device), Meter(device)
+        whole, norm_meter = ShardedNorms([dist.group.WORLD], [1.0, 0.5], device), NormMeter(device)
         grads = [torch.ones(8, device=device), torch.full((4,), math.nan, device=device)]
         for turn in range(3):  # kernels and communicator are made in the first
             torch.cuda.set_sync_debug_mode("error" if turn else "default")
-            measured = meter.measure(grads, None, loss_decides=False, extras=None)
-            measured = whole.on_device(meter, measured, [0, 1], refuses=False)
+            measured = norm_meter.measure(grads, None, loss_decides=False, extras=None)
+            measured = whole.on_device(norm_meter, measured, [0, 1], refuses=False)
             measured.hold()
             torch.cuda.set_sync_debug_mode("default")
             assert measured.flag.item() == 1.0
@@ -318,13 +321,13 @@ def test_other_ways_to_spread_a_model(tmp_path: Path):
     for fused in (False, True):
         jobs += [(f"scaled {fused} {on}", ranks.scaled, {"on": on, "fused": fused})
                  for on in (False, True)]  # fmt: skip
-    told = ranks.run(tmp_path, 2, jobs)
+    reported = ranks.run(tmp_path, 2, jobs)
     for way in ways:
-        for one, without in zip(told[way], told[f"{way}, without"], strict=True):
+        for one, without in zip(reported[way], reported[f"{way}, without"], strict=True):
             assert set(one["skipped"]) == {BAD} and one["errors"] == [], way
             assert same_bits(one, without), way
     for fused in (False, True):
-        both = (told[f"scaled {fused} {on}"] for on in (True, False))
+        both = (reported[f"scaled {fused} {on}"] for on in (True, False))
         for one, plain in zip(*both, strict=True):
             assert same_bits(one, plain) and one["errors"] == []
 
@@ -340,15 +343,17 @@ def test_four_ranks_in_two_dimensions(tmp_path: Path):
         ("whole", ranks.norms_of_whole_model, {"steps": 2}),
         ("both", ranks.both_kinds, {}),
     ]
-    told = ranks.run(tmp_path, 4, jobs)
-    for one, without, flat in zip(told["poisoned"], told["without"], told["flat"], strict=True):
+    reported = ranks.run(tmp_path, 4, jobs)
+    for one, without, flat in zip(
+        reported["poisoned"], reported["without"], reported["flat"], strict=True
+    ):
         assert one["skipped"] == flat["skipped"] == [BAD] and same_bits(one, without)
         assert one["collectives"] == [1] * 6
-        assert one["norms"][:BAD] == told["poisoned"][0]["norms"][:BAD]
-        expected = [math.hypot(*norms) for norms in told["whole"][0]]
+        assert one["norms"][:BAD] == reported["poisoned"][0]["norms"][:BAD]
+        expected = [math.hypot(*norms) for norms in reported["whole"][0]]
         assert np.allclose(one["norms"][:2], expected, rtol=1e-6)
         assert np.allclose(flat["norms"][:2], expected, rtol=1e-6)
-    for one in told["both"]:
+    for one in reported["both"]:
         # Parameters of meshes of two and of one dimension, each counted once.
         assert sorted(set(one["meshes"])) == [1, 2]
         assert one["norms"][0] == pytest.approx(one["expected"], rel=1e-6)

@@ -176,7 +176,7 @@ class Seldom(Gan):
 
 
 class Scaled(Gan):
-    """One scaler for both, which stays outside of stretches."""
+    """One scaler for both, which stays outside of bursts."""
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__(device)
@@ -215,14 +215,14 @@ class Ended:
         assert all(map(torch.equal, self.weights, other.weights))
         assert self.read == other.read and np.isfinite(self.read).all()
         assert self.memory.batches == other.memory.batches
-        told = [
+        reported = [
             {(kind, step) for kind, step, _ in one.memory.events if kind != "snapshots"}
             for one in (self, other)
         ]
-        assert told[0] == told[1] and self.known == other.known
+        assert reported[0] == reported[1] and self.known == other.known
         but = {*TIMES, "time", "guard", "guard_device", "guard_hidden", "rss", "losses"}
         # The weights are looked at from the step on in which a bad one is known.
         but |= {"mem_allocated", "mem_reserved", "param_bad", "param_layer"}
         for column in set(self.rows.dtype.names or ()) - but:
-            mine, theirs = self.rows[column], other.rows[column]
-            np.testing.assert_allclose(mine, theirs, precision, err_msg=column)
+            own, theirs = self.rows[column], other.rows[column]
+            np.testing.assert_allclose(own, theirs, precision, err_msg=column)

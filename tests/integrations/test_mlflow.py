@@ -113,7 +113,7 @@ def test_a_lock_that_is_gone_in_time_is_waited_for(make_run, make_rows, database
     assert history(database, found, "train/loss") == [10] and found.info.status == "KILLED"
 
 
-def test_a_resumed_run_goes_on_in_the_same_run_unless_it_is_told_not_to(
+def test_a_resumed_run_goes_on_in_the_same_run_unless_it_is_reported_not_to(
     make_run, make_rows, make_event, record_lane, database
 ):
     run = make_run(make_rows(20))

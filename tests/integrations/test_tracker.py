@@ -133,7 +133,7 @@ def test_a_run_without_steps_leaves_nothing(make_run, make_rows):
     assert not run.track_folder.exists()
 
 
-def test_findings_are_told_once_and_secrets_never(make_run, make_rows, tmp_path):
+def test_findings_are_reported_once_and_secrets_never(make_run, make_rows, tmp_path):
     rows = make_rows(20, loss_bad={7: 1}, loss={7: np.nan}, skipped={7: 1})
     command = ["train.py", "https://user:hunter2@host/data"]
     settings = {"wandb": {"api_key": "abc123"}, "lr": 0.1}
@@ -176,9 +176,9 @@ def test_json_lines_take_over_where_a_package_is_missing(make_run, monkeypatch, 
     monkeypatch.setattr(tracking, "_is_there", lambda package: package != "sqlalchemy")
     run = make_run()
     assert main(["track", str(run.path), "--to", "mlflow", "--to", "json"]) == 0
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert 'sqlalchemy is missing (pip install "holdfast[mlflow]")' in told
+    reported = capsys.readouterr().err
+    assert reported.count("\n") == 1
+    assert 'sqlalchemy is missing (pip install "holdfast[mlflow]")' in reported
     assert [line["step"] for line in read(run)] == [10, 20]
     # A server has a database of its own.
     served = {"MLFLOW_TRACKING_URI": "http://localhost:5000"}

@@ -10,7 +10,7 @@ import pytest
 from holdfast.boot import unguarded
 from holdfast.errors import UsageError
 from holdfast.launcher import interpreter
-from holdfast.launcher.command import Command, read_command, read_shebang
+from holdfast.launcher.command import ScriptCommand, read_command, read_shebang
 from holdfast.launcher.interpreter import is_ours, keeps_out
 from holdfast.launcher.python_call import PythonCall, inherited_options
 
@@ -37,7 +37,7 @@ def interpreter_that_answers(path: Path, version: str, missing: str = "") -> Pat
     return put(path, f"#!/bin/sh\necho {version}\necho {missing}\n")
 
 
-def line(read: Command) -> str:
+def line(read: ScriptCommand) -> str:
     """What is said of a command that cannot be guarded; empty for others."""
     out = keeps_out(read)
     return "" if out is None else unguarded(*out)
@@ -229,7 +229,7 @@ def test_a_script_with_a_first_line_is_started_by_it(folder: Path):
         ("gone", "its first line names /gone/python, which does not exist"),
     ],
 )
-def test_everything_else_is_told_what_to_write(folder: Path, words: str, says: str):
+def test_everything_else_is_reported_what_to_write(folder: Path, words: str, says: str):
     put(folder / "train.sh", "#!/bin/sh\n")
     put(folder / "gone", "#!/gone/python\n")
     (folder / "python").write_text("")
@@ -243,9 +243,9 @@ def test_everything_else_is_told_what_to_write(folder: Path, words: str, says: s
 def test_options_that_keep_holdfast_out(folder: Path, option: str, before: str):
     for launcher in ("uv", "poetry"):
         put(folder / "bin" / launcher, "#!/bin/sh\n")
-    told = line(read_command([*before.split(), option, "train.py", "-I"]))
-    assert f"python -{option[-1]} " in told and f"leave -{option[-1]} out" in told
-    assert told.startswith("holdfast: unguarded: ") and "\n" not in told
+    reported = line(read_command([*before.split(), option, "train.py", "-I"]))
+    assert f"python -{option[-1]} " in reported and f"leave -{option[-1]} out" in reported
+    assert reported.startswith("holdfast: unguarded: ") and "\n" not in reported
     assert not keeps_out(read_command([*before.split(), "-u", "train.py", option]))
 
 
@@ -268,9 +268,9 @@ def test_another_interpreter_is_asked(
     put(folder / "train", f"#!{other}\n")
     put(folder / "bin" / "torchrun", f"#!{other}\n")
     words = {"python": f"{other} train.py", "script": "./train", "launcher": "torchrun train.py"}
-    told = line(read_command(words[how].split()))
-    assert says in told and bool(told) == bool(says)
-    assert not says or (told.startswith("holdfast: unguarded: ") and str(other) in told)
+    reported = line(read_command(words[how].split()))
+    assert says in reported and bool(reported) == bool(says)
+    assert not says or (reported.startswith("holdfast: unguarded: ") and str(other) in reported)
 
 
 @pytest.mark.parametrize(
@@ -290,9 +290,9 @@ def test_holdfast_called_by_its_path_names_the_command_for_its_own_environment(
     other = interpreter_that_answers(folder / "bin" / "python3.9", "3.12.1", "torch")
     put(folder / "train", f"#!{other}\n")
     put(folder / "bin" / "torchrun", f"#!{other}\n")
-    told = line(read_command(words.format(other=other).split()))
-    assert better in told and "install" not in told
-    assert f"activate its environment: source {sys.prefix}/bin/activate" in told
+    reported = line(read_command(words.format(other=other).split()))
+    assert better in reported and "install" not in reported
+    assert f"activate its environment: source {sys.prefix}/bin/activate" in reported
 
 
 def test_an_environment_that_lacks_torch_itself_sends_nobody_to_it(
@@ -300,8 +300,8 @@ def test_an_environment_that_lacks_torch_itself_sends_nobody_to_it(
 ):
     other = interpreter_that_answers(folder / "bin" / "python3.9", "3.12.1", "torch")
     monkeypatch.setattr(interpreter, "NEEDED", ("torch", "no_such_module"))
-    told = line(read_command([str(other), "train.py"]))
-    assert told.endswith("; to guard it, install holdfast in that environment")
+    reported = line(read_command([str(other), "train.py"]))
+    assert reported.endswith("; to guard it, install holdfast in that environment")
 
 
 def test_an_interpreter_that_does_not_answer_is_started_all_the_same(
@@ -322,5 +322,5 @@ def test_our_own_interpreter_by_any_name(folder: Path):
 
 
 def test_the_question_runs_on_this_python():
-    read = Command(words=(), argv=(), name="", interpreter=sys.executable)
+    read = ScriptCommand(words=(), argv=(), name="", interpreter=sys.executable)
     assert interpreter._asked(sys.executable) == ("", "") and keeps_out(read) is None

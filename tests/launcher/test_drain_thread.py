@@ -23,13 +23,13 @@ class Work:
     def tick(self) -> int:
         if self.ticked.is_set():
             return 0
-        began, mine = time.perf_counter(), time.thread_time()
+        began, own = time.perf_counter(), time.thread_time()
         for _ in range(self.pieces):
             end = time.thread_time() + 0.001
             while time.thread_time() < end:
                 pass
             self.pause()
-        self.spent, self.took = time.thread_time() - mine, time.perf_counter() - began
+        self.spent, self.took = time.thread_time() - own, time.perf_counter() - began
         self.ticked.set()
         return 0
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.boot import stacks as answering
 from holdfast.launcher import stacks
-from holdfast.launcher.heartbeat import BEFORE, Heartbeat, Seen, Starting
+from holdfast.launcher.heartbeat import BEFORE, Heartbeat, LaneNews, Starting
 from holdfast.launcher.stacks import Frame, Stacks
 from holdfast.records.crash import LoaderWork, NoProgress, ProgressAgain
 
@@ -36,7 +36,7 @@ class Bench:
         self.rings = {f"r{i}": Ring() for i in range(lanes)}
         self.stepped = True
         self.others: dict[str, Ring] = {}
-        self.told: list[Seen] = []
+        self.reported: list[LaneNews] = []
         self.asked = 0
         self.heartbeat = Heartbeat(after, clock=lambda: self.now, ask=self._ask)
 
@@ -51,13 +51,13 @@ class Bench:
             if beating:
                 self.rings[beating].beats += 1
             stepped = dict.fromkeys(self.rings, self.stepped)
-            self.told += self.heartbeat.look(self.rings, stepped, self.others)
+            self.reported += self.heartbeat.look(self.rings, stepped, self.others)
             for ring in self.others.values():
                 ring.beats += 1
 
     @property
     def kinds(self) -> list[type]:
-        return [type(seen.record) for seen in self.told]
+        return [type(seen.record) for seen in self.reported]
 
 
 def test_silence_is_looked_at_three_times_and_told_once():
@@ -67,7 +67,7 @@ def test_silence_is_looked_at_three_times_and_told_once():
     assert not bench.asked
     bench.pass_time(40)
     assert bench.kinds == [SILENT]
-    record = bench.told[0].record
+    record = bench.reported[0].record
     assert isinstance(record, NoProgress)
     assert 60 <= record.seconds < 95 and record.limit == 60
     assert record.file == "train.py" and record.line == 12 and not record.moves
@@ -75,15 +75,15 @@ def test_silence_is_looked_at_three_times_and_told_once():
     assert bench.kinds == [SILENT] * 3, "again after three and ten times as long, then no more"
 
 
-def test_a_run_that_goes_on_is_told_and_its_pause_remembered():
+def test_a_run_that_goes_on_is_reported_and_its_pause_remembered():
     bench = Bench()
     bench.pass_time(5, beating="r0")
     bench.pass_time(100)
     bench.pass_time(1, beating="r0")
     assert bench.kinds == [SILENT, AGAIN]
-    assert bench.told[1].record.seconds == pytest.approx(100, abs=2)
+    assert bench.reported[1].record.seconds == pytest.approx(100, abs=2)
     bench.pass_time(250)
-    assert len(bench.told) == 2, "three times the longest pause is not over"
+    assert len(bench.reported) == 2, "three times the longest pause is not over"
     bench.pass_time(100)
     assert bench.kinds == [SILENT, AGAIN, SILENT]
 
@@ -92,16 +92,16 @@ def test_batches_of_a_validation_are_beats():
     bench = Bench()
     bench.pass_time(5, beating="r0")
     bench.pass_time(3600, beating="r0")
-    assert not bench.told
+    assert not bench.reported
 
 
 def test_one_rank_that_works_keeps_all_alive():
     bench = Bench(lanes=2)
     bench.pass_time(5, beating="r0")
     bench.pass_time(600, beating="r1")
-    assert not bench.told
+    assert not bench.reported
     bench.pass_time(90)
-    assert sorted(seen.lane for seen in bench.told) == ["r0", "r1"]
+    assert sorted(seen.lane for seen in bench.reported) == ["r0", "r1"]
 
 
 def test_a_rank_of_another_supervisor_that_works_keeps_it_alive_too():
@@ -131,7 +131,7 @@ def test_a_machine_that_slept_or_a_clock_that_jumps_is_no_hang():
 def test_never_where_it_is_switched_off():
     bench = Bench(after=0.0)
     bench.pass_time(5000)
-    assert not bench.told and not bench.asked
+    assert not bench.reported and not bench.asked
 
 
 def test_a_process_is_asked_for_its_stacks():
@@ -147,7 +147,7 @@ def test_a_process_is_asked_for_its_stacks():
     assert found is not None and found.threads >= 2
     assert found.line is not None and found.line.file == __file__
     assert found.line.function == "test_a_process_is_asked_for_its_stacks"
-    assert found.told.pid == os.getpid()
+    assert found.reported.pid == os.getpid()
 
 
 def test_a_process_that_does_not_answer_is_left_alone():
@@ -165,20 +165,20 @@ def test_a_worker_has_the_calls_of_its_parent_below_its_own():
     )
     read = stacks.read(7, text)
     assert read.line == Frame("data.py", 9, "__getitem__")
-    assert len(read.frames) == 2 and read.told == LoaderWork(worker=1, sample=4)
+    assert len(read.frames) == 2 and read.reported == LoaderWork(worker=1, sample=4)
 
 
-def test_a_script_that_hangs_before_its_first_record_is_told_too():
+def test_a_script_that_hangs_before_its_first_record_is_reported_too():
     bench = Bench()
     bench.stepped = False
     bench.rings = {BEFORE: Starting(os.getpid())}  # type: ignore[dict-item]
     bench.pass_time(185)
-    assert bench.asked and not bench.told
+    assert bench.asked and not bench.reported
     # Asked where it stands, the script has opened its lane.
     bench.rings = {"r0": Ring()}
     bench.pass_time(60)
-    assert [seen.lane for seen in bench.told] == ["r0"] and bench.kinds == [SILENT]
-    assert bench.told[0].record.seconds > 180
+    assert [seen.lane for seen in bench.reported] == ["r0"] and bench.kinds == [SILENT]
+    assert bench.reported[0].record.seconds > 180
 
 
 def test_the_time_to_start_is_no_pause_of_the_loop():

@@ -79,10 +79,10 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 def test_a_crash_is_followed_by_another_process_and_recorded(bench: Bench):
     bench.process(event("exception", **CRASH))
     assert bench.ended() is not None
-    (told,) = restarts_of(bench.run.meta)
-    assert told["reason"] == "ValueError: Expected more than 1 value at train.py:30"
-    assert told["step"] == 7 and told["skips"] == []
-    assert bench.said == [f"holdfast: started again in 1 s, restart 1 of 3: {told['reason']}"]
+    (reported,) = restarts_of(bench.run.meta)
+    assert reported["reason"] == "ValueError: Expected more than 1 value at train.py:30"
+    assert reported["step"] == 7 and reported["skips"] == []
+    assert bench.said == [f"holdfast: started again in 1 s, restart 1 of 3: {reported['reason']}"]
     assert restart_line(bench.run.meta) == "restarted 1 time"
 
 
@@ -95,9 +95,9 @@ def test_a_batch_that_ends_it_twice_is_skipped_and_named(bench: Bench):
     assert following.quarantine.batches == (batch_mark([41]),)
     assert "the batch of 1 samples (41) is skipped" in bench.said[-1]
     assert restart_line(bench.run.meta) == "restarted 2 times, 1 batch skipped"
-    (told,) = restart_actions(bench.run.meta)
-    assert told.what == "Started the script again, 2 times" and told.when == "step 7"
-    assert told.why.endswith("1 batch skipped, after the second time: sample 41")
+    (reported,) = restart_actions(bench.run.meta)
+    assert reported.what == "Started the script again, 2 times" and reported.when == "step 7"
+    assert reported.why.endswith("1 batch skipped, after the second time: sample 41")
     # Another batch later: both stay skipped.
     for _ in range(2):
         bench.process(event("exception", 30, **{**CRASH, "indices": [5]}))
@@ -171,7 +171,7 @@ def test_one_that_resumes_by_itself_must_load_something(bench: Bench):
     assert "the new process recorded nothing (ended with exit code 2)" in bench.said[-1]
 
 
-def test_the_next_process_is_told_where_to_go_on(bench: Bench):
+def test_the_next_process_is_reported_where_to_go_on(bench: Bench):
     bench.process(event("exception", **CRASH))
     following = bench.ended()
     assert following is not None and following.restart.own == 0.0
@@ -276,13 +276,13 @@ def test_a_label_out_of_range_ends_two_processes_and_not_the_third(
         wait=lambda seconds: not pauses.append(seconds),
         ask=lambda run: Resumable(accepted=False, own=14),
     )
-    told = capfd.readouterr()
-    assert status == 0 and pauses == [1, 2], told.err
+    reported = capfd.readouterr()
+    assert status == 0 and pauses == [1, 2], reported.err
     first, second = restarts_of(Run.open(run.path).meta)
     assert first["skips"] == [] and second["skips"] == [20, 21, 22, 23]
     assert "IndexError" in second["reason"] or "out of bounds" in second["reason"]
-    assert "skipped the batch of samples 20, 21, 22, 23" in told.err
-    assert "steps 9" in told.out, "of ten batches one was skipped"
+    assert "skipped the batch of samples 20, 21, 22, 23" in reported.err
+    assert "steps 9" in reported.out, "of ten batches one was skipped"
 
 
 KILLED = """

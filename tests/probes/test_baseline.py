@@ -9,15 +9,15 @@ import torch
 
 from holdfast.probes.baseline import (
     EVENTS,
-    LEFT_OUT,
     LOSS,
     NORM,
+    SKIP,
     SKIPS,
     WINDOW,
     Baseline,
 )
 from holdfast.probes.device_baseline import (
-    Question,
+    JudgedStep,
     Terms,
     fresh_state,
     judge,
@@ -60,18 +60,18 @@ def test_one_nan_or_a_wild_value_moves_nothing() -> None:
         ask(baseline, loss, norm)
     assert baseline.numbers[0] == pytest.approx(before[0], rel=0.1)
     assert baseline.numbers[2] == pytest.approx(before[2], rel=0.3)
-    assert ask(baseline, 100.0, 1e4) == NORM | LOSS | LEFT_OUT
+    assert ask(baseline, 100.0, 1e4) == NORM | LOSS | SKIP
 
 
 def test_a_norm_alone_must_be_larger_than_together_with_the_loss() -> None:
-    usual = warm().numbers[2]
-    assert ask(warm(), 1.8, 6 * usual) == 0
-    assert ask(warm(), 80.0, 40 * usual) & NORM
-    assert ask(warm(), 1.8, 200 * usual) == NORM | LEFT_OUT
-    assert ask(warm(), 1.8, 200 * usual, norm_counts=False) == 0
-    assert ask(warm(), 80.0, 200 * usual, loss_counts=False) == NORM | LOSS | LEFT_OUT
-    assert ask(warm(), 80.0, 6 * usual, loss_counts=False) == LOSS
-    assert ask(warm(), 80.0, 200 * usual, may_skip=False) == NORM | LOSS
+    is_ordinary = warm().numbers[2]
+    assert ask(warm(), 1.8, 6 * is_ordinary) == 0
+    assert ask(warm(), 80.0, 40 * is_ordinary) & NORM
+    assert ask(warm(), 1.8, 200 * is_ordinary) == NORM | SKIP
+    assert ask(warm(), 1.8, 200 * is_ordinary, norm_counts=False) == 0
+    assert ask(warm(), 80.0, 200 * is_ordinary, loss_counts=False) == NORM | LOSS | SKIP
+    assert ask(warm(), 80.0, 6 * is_ordinary, loss_counts=False) == LOSS
+    assert ask(warm(), 80.0, 200 * is_ordinary, may_skip=False) == NORM | LOSS
 
 
 def test_units_do_not_matter() -> None:
@@ -79,25 +79,25 @@ def test_units_do_not_matter() -> None:
         baseline = Baseline(20)
         for loss, norm in steady(60):
             assert ask(baseline, loss * scale, norm * scale) == 0
-        assert ask(baseline, 100 * scale, 1e4 * scale) == NORM | LOSS | LEFT_OUT
+        assert ask(baseline, 100 * scale, 1e4 * scale) == NORM | LOSS | SKIP
 
 
 def test_a_new_scale_is_believed_after_a_while() -> None:
     baseline = warm()
     answers = [ask(baseline, 100.0 + i % 3, 1e4 * (1 + i % 3)) for i in range(SKIPS + 40)]
-    assert all(a & LEFT_OUT for a in answers[:SKIPS])
-    assert not any(a & LEFT_OUT for a in answers[SKIPS:])
+    assert all(a & SKIP for a in answers[:SKIPS])
+    assert not any(a & SKIP for a in answers[SKIPS:])
 
 
 def test_what_returns_again_and_again_belongs_to_the_run() -> None:
     baseline = warm()
-    left_out = 0
+    skipped = 0
     for event in range(10):
-        left_out += bool(ask(baseline, 30.0, 300.0) & LEFT_OUT)
+        skipped += bool(ask(baseline, 30.0, 300.0) & SKIP)
         for loss, norm in steady(30, seed=event + 1):
             ask(baseline, loss, norm)
-    assert left_out == EVENTS
-    assert ask(baseline, 3e4, 3e5) & LEFT_OUT  # but this is more than the run is used to
+    assert skipped == EVENTS
+    assert ask(baseline, 3e4, 3e5) & SKIP  # but this is more than the run is used to
 
 
 def test_steady_growth_is_no_explosion() -> None:
@@ -113,10 +113,10 @@ def test_gradients_that_come_back_by_leaps_are_no_explosion(
     factor: float, leaves_out: bool
 ) -> None:
     baseline = warm(64)
-    usual = baseline.numbers[2]
+    is_ordinary = baseline.numbers[2]
     # Not far enough from usual to be one, and then ever further.
-    answers = [ask(baseline, 1.0, usual * 7 * factor**i) for i in range(4)]
-    assert bool(any(answer & LEFT_OUT for answer in answers)) == leaves_out
+    answers = [ask(baseline, 1.0, is_ordinary * 7 * factor**i) for i in range(4)]
+    assert bool(any(answer & SKIP for answer in answers)) == leaves_out
 
 
 def test_heavy_tails_are_usual_where_they_are_usual() -> None:
@@ -125,7 +125,7 @@ def test_heavy_tails_are_usual_where_they_are_usual() -> None:
     flagged = 0
     for _ in range(2000):
         norm = math.exp(dice.gauss(0, 0.5)) * (30 if dice.random() < 0.1 else 1)
-        flagged += bool(ask(baseline, dice.gauss(0, 1), norm) & LEFT_OUT)
+        flagged += bool(ask(baseline, dice.gauss(0, 1), norm) & SKIP)
     assert flagged <= 3
 
 
@@ -164,13 +164,13 @@ def test_host_and_device_say_the_same(seed: int) -> None:
     for i, (loss, norm) in enumerate(eventful(random.Random(seed), 400)):
         flag = torch.tensor(float(math.isnan(norm)))
         square = torch.tensor(norm, dtype=torch.float64).square()
-        answer = judge(Question(state, Terms(20)), square, torch.tensor(loss).double(), flag)
+        answer = judge(JudgedStep(state, Terms(20)), square, torch.tensor(loss).double(), flag)
         if math.isnan(norm):
             assert answer[4] == 0
             continue
         bits = ask(host, loss, norm)
         assert int(answer[4]) == bits
-        assert float(flag) == bool(bits & LEFT_OUT)
+        assert float(flag) == bool(bits & SKIP)
         assert answer[:4].tolist() == pytest.approx(host.numbers, nan_ok=True)
         if i == 300:
             host.learn_anew()
@@ -183,7 +183,7 @@ def test_clipping_on_the_device() -> None:
 
     def factor(norm: float, **terms: float) -> float:
         square = torch.tensor(norm, dtype=torch.float64).square()
-        asked = Question(state, Terms(20, **terms))  # type: ignore[arg-type]
+        asked = JudgedStep(state, Terms(20, **terms))  # type: ignore[arg-type]
         return float(judge(asked, square, None, torch.zeros(()))[5])
 
     assert factor(8.0, clip=2.0) == pytest.approx(0.25, rel=1e-5)
@@ -195,6 +195,6 @@ def test_clipping_on_the_device() -> None:
     assert factor(5.0, adaptive=True) == pytest.approx(host.clip_at / 5.0, rel=1e-5)
     assert factor(1000.0, adaptive=True) == 1.0  # left out: there is nothing to clip
     assert factor(1000.0, adaptive=True, may_skip=False) < 0.01
-    scaled = Question(state, Terms(20, clip=2.0), torch.tensor(1024.0))
+    scaled = JudgedStep(state, Terms(20, clip=2.0), torch.tensor(1024.0))
     square = torch.tensor(4.0 * 1024).double().square()
     assert float(judge(scaled, square, None, torch.zeros(()))[5]) == pytest.approx(0.5, rel=1e-5)

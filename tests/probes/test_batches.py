@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from holdfast.probes.batches import Batch, LoaderLedger, bad_columns, plain_index
+from holdfast.probes.batches import Batch, LoaderBatches, bad_columns, plain_index
 
 
 @pytest.mark.parametrize(
@@ -33,10 +33,10 @@ def test_an_index_can_be_compared_and_written_down(index: Any, plain: Any) -> No
 
 def handed_out(dataset: Any, drawn: list[Any]) -> Any:
     iterator = iter(DataLoader(dataset, 2))
-    ledger = LoaderLedger()
-    ledger.drawn[0] = drawn
-    ledger.handed_out(iterator, torch.zeros(2), 2)
-    return iterator, ledger.step()[0]
+    loader_batches = LoaderBatches()
+    loader_batches.drawn[0] = drawn
+    loader_batches.handed_out(iterator, torch.zeros(2), 2)
+    return iterator, loader_batches.step()[0]
 
 
 def test_a_batch_knows_its_dataset_and_plain_indices() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.probes.cost_budget import FLOOR, LOOK_OUTS, MEASUREMENTS, ORDER, Budget
+from holdfast.probes.cost_budget import FLOOR, LOOK_OUTS, MEASUREMENTS, ORDER, CostBudget
 
 STEP = 1e-3
 WINDOW = 64
 
 
-def windows(budget: Budget, *ours: float) -> list[str]:
+def windows(budget: CostBudget, *ours: float) -> list[str]:
     """What each window of steps of a millisecond says; the first one is never judged."""
     said = [budget.spend(each, WINDOW * i * STEP + n * STEP) for i, each in enumerate(ours)
             for n in range(WINDOW)]  # fmt: skip
@@ -17,27 +17,27 @@ def windows(budget: Budget, *ours: float) -> list[str]:
 
 
 def test_parts_are_dropped_one_by_one_in_the_stated_order() -> None:
-    budget = Budget(0.02)
+    budget = CostBudget(0.02)
     assert windows(budget, 1e-4, 1e-4) == ["", MEASUREMENTS]
     assert budget.lean and not budget.resting
-    budget = Budget(0.02)
+    budget = CostBudget(0.02)
     assert windows(budget, *[1e-4] * 6) == ["", *ORDER, FLOOR, "", ""]
     assert budget.lean and budget.resting
     assert list(ORDER) == [MEASUREMENTS, LOOK_OUTS]
 
 
 def test_no_more_is_dropped_than_the_budget_needs() -> None:
-    budget = Budget(0.02)
+    budget = CostBudget(0.02)
     assert windows(budget, 1e-4, 1e-4, 1e-5, 1e-5) == ["", MEASUREMENTS, "", ""]
     assert not budget.resting
 
 
 def test_within_the_budget_nothing_is_said_and_the_start_does_not_count() -> None:
-    assert windows(Budget(0.02), 5e-3, 1e-5, 1e-5) == ["", "", ""]
+    assert windows(CostBudget(0.02), 5e-3, 1e-5, 1e-5) == ["", "", ""]
 
 
 def test_the_pace_is_that_of_the_last_eight_steps() -> None:
-    budget = Budget(0.02)
+    budget = CostBudget(0.02)
     assert budget.pace == float("inf")
     for step in range(24):
         budget.spend(0.0, 100.0 + step * (1.0 if step < 16 else 0.25))
@@ -45,7 +45,7 @@ def test_the_pace_is_that_of_the_last_eight_steps() -> None:
 
 
 def test_an_event_has_microseconds_and_percent() -> None:
-    budget = Budget(0.02)
+    budget = CostBudget(0.02)
     windows(budget, 1e-4, 1e-4)
     facts = budget.facts(MEASUREMENTS)
     assert facts.part == MEASUREMENTS and facts.budget == 0.02

@@ -42,7 +42,7 @@ def test_both_ways_fill_the_same_columns(
     short, long = (arrived(row, planned=planned, scaled=scaled) for planned in (True, False))
     np.testing.assert_allclose([*short.row.values()], [*long.row.values()], rtol=1e-15)
     np.testing.assert_array_equal(short.norms_by_layer(), long.norms_by_layer())
-    facts = ("bad", "wild", "outlier", "loss_bad", "left_out")
+    facts = ("bad", "extreme", "outlier", "loss_bad", "skipped")
     assert [getattr(short, name) for name in facts] == [getattr(long, name) for name in facts]
 
 

@@ -23,8 +23,8 @@ def test_waiting_for_other_ranks_is_kept_out_of_the_phase_it_falls_into(phases: 
     phases.waited(1.0)
     phases.mark("forward", 14.0)
     phases.mark("backward", 15.0)
-    told = phases.take_host()
-    assert (told["forward"], told["collective"], told["backward"]) == (1.0, 3.0, 1.0)
+    reported = phases.take_host()
+    assert (reported["forward"], reported["collective"], reported["backward"]) == (1.0, 3.0, 1.0)
     phases.mark("forward", 16.0)
     assert "collective" not in phases.take_host()
 

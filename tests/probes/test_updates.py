@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from holdfast.probes import updates
-from holdfast.probes.updates import Updates
+from holdfast.probes.updates import UpdateSizes
 
 
 def test_the_ratio_of_change_to_size() -> None:
     weight = torch.full((10,), 2.0)
-    before = Updates().before([weight])
+    before = UpdateSizes().before([weight])
     assert before is not None
     weight += 0.5
     assert before.positions == [0]
@@ -19,7 +19,7 @@ def test_the_ratio_of_change_to_size() -> None:
 
 def test_a_weight_of_zeros_has_no_ratio() -> None:
     weight = torch.zeros(3)
-    before = Updates().before([weight])
+    before = UpdateSizes().before([weight])
     assert before is not None
     weight += 1
     assert before.ratios().isnan().all()
@@ -28,14 +28,14 @@ def test_a_weight_of_zeros_has_no_ratio() -> None:
 def test_every_layer_gets_its_turn(monkeypatch) -> None:
     monkeypatch.setattr(updates, "_HOST_BYTES", 100)
     layers = [torch.ones(n) for n in (10, 20, 5, 25, 1)]
-    probe = Updates()
+    probe = UpdateSizes()
     turns = [probe.before(layers).positions for _ in range(4)]  # type: ignore[union-attr]
     assert turns == [[0], [1, 2], [3], [4]]
 
 
 def test_the_beginning_of_a_large_one_stands_for_it(monkeypatch) -> None:
     monkeypatch.setattr(updates, "_HOST_BYTES", 100)
-    probe = Updates()
+    probe = UpdateSizes()
     layers = [torch.ones(1000), torch.ones(5)]
     before = probe.before(layers)
     assert before is not None

@@ -18,13 +18,13 @@ from holdfast.detectors import ALL
 from holdfast.detectors.judge import Judge
 from holdfast.diagnosis.waiting import work_of
 from holdfast.guard.last_words import LastWords
+from holdfast.launcher.child_memory import LEVELS, ChildEnd, ChildMemory
 from holdfast.launcher.drain import Drain
-from holdfast.launcher.heartbeat import Heartbeat, Seen
-from holdfast.launcher.memory_gauge import LEVELS, Ended, MemoryGauge
+from holdfast.launcher.heartbeat import Heartbeat, LaneNews
 from holdfast.records import Kind, RecordError
 from holdfast.records.crash import (
     Died,
-    HostMemory,
+    HostMemoryLevel,
     LeftLoop,
     LoaderWork,
     NoProgress,
@@ -109,7 +109,7 @@ def test_a_loop_that_an_exception_left() -> None:
         ({"line": "3"}, "exception: line: '3' is not a whole number"),
     ],
 )  # fmt: skip
-def test_a_key_that_is_written_otherwise_is_told(
+def test_a_key_that_is_written_otherwise_is_reported(
     make_rows: Any, change: dict[str, Any], why: str
 ) -> None:
     data = RaisedException(type="KeyError", message="'a'").to_dict() | change
@@ -140,10 +140,10 @@ def test_numbers_of_64_bits_lose_no_crash() -> None:
 def test_the_memory_of_a_process_that_was_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = MemoryLimit(name="cgroup", bytes=1000, used=int(1000 * LEVELS[-1]) + 1)
     monkeypatch.setattr("holdfast.run.host_memory.shared_limits", lambda: [limit])
-    gauge = MemoryGauge()
+    gauge = ChildMemory()
     reading = gauge.look([os.getpid()])[os.getpid()]
-    assert isinstance(reading, HostMemory) and read_back(reading) == reading
-    died = gauge.last_words(os.getpid(), Ended(os.getpid(), signal.SIGKILL, 0), at=1.7e9)
+    assert isinstance(reading, HostMemoryLevel) and read_back(reading) == reading
+    died = gauge.last_words(os.getpid(), ChildEnd(os.getpid(), signal.SIGKILL, 0), at=1.7e9)
     assert isinstance(died, Died) and read_back(died) == died
     assert (died.signal, died.at, died.limit) == ("SIGKILL", 1.7e9, "cgroup")
     assert "together" not in died.to_dict()
@@ -175,7 +175,7 @@ def test_where_a_process_stands_that_does_not_go_on() -> None:
     answering.answer_stacks()
     now, ring = [0.0], Ring()
     heartbeat = Heartbeat(60.0, clock=lambda: now[0])
-    seen: list[Seen] = []
+    seen: list[LaneNews] = []
     for _ in range(240):
         now[0] += 0.5
         seen += heartbeat.look({"r0": ring}, {"r0": True})
@@ -189,18 +189,18 @@ def test_where_a_process_stands_that_does_not_go_on() -> None:
 
 
 def test_what_a_loader_says_of_its_work() -> None:
-    told: list[LoaderWork] = []
+    reported: list[LoaderWork] = []
 
     class Data(torch.utils.data.Dataset[int]):
         def __len__(self) -> int:
             return 3
 
         def __getitem__(self, index: int) -> int:
-            told.append(work_of(sys._getframe()))
+            reported.append(work_of(sys._getframe()))
             return index
 
     list(DataLoader(Data(), 3))
-    assert [work.sample for work in told] == [0, 1, 2]
-    assert all(LoaderWork.from_dict(decode(encode(w.to_dict()))) == w for w in told)
+    assert [work.sample for work in reported] == [0, 1, 2]
+    assert all(LoaderWork.from_dict(decode(encode(w.to_dict()))) == w for w in reported)
     with pytest.raises(RecordError, match="waits_on"):
         LoaderWork.from_dict({"waits_on": 3})

@@ -16,11 +16,11 @@ from holdfast.config import Settings, WatcherSettings
 from holdfast.detectors.judge import Judge
 from holdfast.diagnosis.throughput import host_reads, line_tree, step_times
 from holdfast.diagnosis.throughput.line_times import LineTimes
-from holdfast.diagnosis.throughput.loader_exam import LoaderExam
-from holdfast.diagnosis.throughput.loop_clock import Feed
-from holdfast.diagnosis.throughput.recompiles import Compiled
+from holdfast.diagnosis.throughput.loader_profiler import LoaderProfiler
+from holdfast.diagnosis.throughput.loop_clock import LoopLoader
+from holdfast.diagnosis.throughput.recompiles import CompiledFunction
 from holdfast.diagnosis.throughput.step_times import StepTimes
-from holdfast.guard.fast.spared import _EVERY, Spared
+from holdfast.guard.fast.torch_time_saved import _EVERY, TorchTimeSaved
 from holdfast.records import KINDS, Kind, RecordError, read
 from holdfast.records.lines import StepPace, TensorReads, TimedLines, TimedLoader
 from holdfast.records.times import Recompiled, TimeSaved
@@ -58,10 +58,10 @@ def train(clock: Clock, steps: int) -> None:
 
 def test_looks_at_a_loop_are_read_back_as_they_were_written(watched, clock):
     train(clock, 150)
-    told = [json.loads(json.dumps(data)) for kind, _, data in watched.memory.events
+    reported = [json.loads(json.dumps(data)) for kind, _, data in watched.memory.events
             if kind == "line_times"]  # fmt: skip
-    records = [TimedLines.from_dict(data) for data in told]
-    assert [record.to_dict() for record in records] == told
+    records = [TimedLines.from_dict(data) for data in reported]
+    assert [record.to_dict() for record in records] == reported
     assert {record.look for record in records} >= {"reference", "slow", "stall"}
     slow = next(record for record in records if record.look == "slow")
     assert slow.baseline is not None and slow.now.registered and slow.places and slow.source
@@ -69,43 +69,43 @@ def test_looks_at_a_loop_are_read_back_as_they_were_written(watched, clock):
 
 
 def test_reads_of_tensors():
-    ledger = host_reads.Ledger(LineTimes().profile(), None)
+    loader_batches = host_reads.ReadTimes(LineTimes().profile(), None)
 
     def item() -> None:
-        ledger.saw("item", 1e-5)
+        loader_batches.saw("item", 1e-5)
 
     item()
-    told = ledger.measured(StepTimes().measured())
-    assert isinstance(told, TensorReads) and told.reads and read_back(told) == told
+    reported = loader_batches.measured(StepTimes().measured())
+    assert isinstance(reported, TensorReads) and reported.reads and read_back(reported) == reported
 
 
 def test_a_look_at_a_loader(clock):
     times, iterator = StepTimes(), iter(DataLoader(TensorDataset(torch.ones(8, 2)), batch_size=4))
-    feed, exam = Feed(), LoaderExam(times, fetch=True)
+    feed, profiler = LoopLoader(), LoaderProfiler(times, fetch=True)
     feed.fetched(iterator)
-    exam._indices = [0, 1, 2]
-    told = exam.look(feed, LineTimes())
-    assert isinstance(told, TimedLoader) and told.samples == 3
-    assert told.slowest[0] in ("0", "1", "2")
-    assert read_back(told) == told
+    profiler._indices = [0, 1, 2]
+    reported = profiler.look(feed, LineTimes())
+    assert isinstance(reported, TimedLoader) and reported.samples == 3
+    assert reported.slowest[0] in ("0", "1", "2")
+    assert read_back(reported) == reported
 
 
 def test_a_compilation_that_came_again():
-    compiled = Compiled("forward", __file__, 3, "a.py:3", 2, 0.5, reason="k == 3")
+    compiled = CompiledFunction("forward", __file__, 3, "a.py:3", 2, 0.5, reason="k == 3")
     compiled.reasons.update(["k == #"] * 2)
-    told = compiled.measured(4.0)
-    assert isinstance(told, Recompiled) and (told.same, told.trained) == (2, 4.0)
-    assert told.excerpt and read_back(told) == told
+    reported = compiled.measured(4.0)
+    assert isinstance(reported, Recompiled) and (reported.same, reported.trained) == (2, 4.0)
+    assert reported.excerpt and read_back(reported) == reported
 
 
 def test_what_faster_forms_save():
-    told: list[TimeSaved] = []
-    spared, steps = Spared(told.append), nn.Identity()
+    reported: list[TimeSaved] = []
+    torch_time_saved, steps = TorchTimeSaved(reported.append), nn.Identity()
     for _ in range(16):
-        assert spared.turn(steps) == 1
-        spared.took(3e-4 if spared.own else 1e-4, steps=1)
-        assert spared.turn(steps) == _EVERY - 1
-    assert [read_back(one) for one in told] == told and told
+        assert torch_time_saved.turn(steps) == 1
+        torch_time_saved.took(3e-4 if torch_time_saved.own else 1e-4, steps=1)
+        assert torch_time_saved.turn(steps) == _EVERY - 1
+    assert [read_back(one) for one in reported] == reported and reported
 
 
 # ---------------------------------------------------------------------- what is no record
@@ -120,7 +120,7 @@ def judged(make_rows, kind: str, data: Mapping[str, Any]) -> tuple[list[str], li
     return [f.code for f in judge.findings], [error.data["error"] for error in judge.errors]
 
 
-def test_a_key_that_the_training_names_otherwise_is_told_once_and_never_silence(make_rows):
+def test_a_key_that_the_training_names_otherwise_is_reported_once_and_never_silence(make_rows):
     kind, data = slower()
     assert judged(make_rows, kind, data) == (["TPT004"], [])
     times = dict(data["times"])
@@ -133,7 +133,7 @@ def test_a_key_that_the_training_names_otherwise_is_told_once_and_never_silence(
     ]
 
 
-def test_a_key_that_is_renamed_where_it_is_written_is_told_by_the_training(
+def test_a_key_that_is_renamed_where_it_is_written_is_reported_by_the_training(
     watched, clock, monkeypatch
 ):
     def renamed(**values: Any) -> StepPace:
@@ -141,8 +141,8 @@ def test_a_key_that_is_renamed_where_it_is_written_is_told_by_the_training(
 
     monkeypatch.setattr(step_times, "StepPace", renamed)
     train(clock, 40)
-    told = [data for kind, _, data in watched.memory.events if kind == "holdfast_error"]
-    assert len(told) == 1 and "fastest" in told[0]["error"]
+    reported = [data for kind, _, data in watched.memory.events if kind == "holdfast_error"]
+    assert len(reported) == 1 and "fastest" in reported[0]["error"]
     assert "line_times" not in {kind for kind, _, _ in watched.memory.events}
 
 

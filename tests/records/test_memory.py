@@ -17,7 +17,7 @@ from holdfast.diagnosis.memory.code_line import code_line
 from holdfast.diagnosis.memory.parts import MemoryParts
 from holdfast.diagnosis.memory.workers import Private, Workers
 from holdfast.records import KINDS, Kind, memory
-from holdfast.recovery.out_of_memory import OutOfMemory
+from holdfast.recovery.out_of_memory import OutOfMemoryRecovery
 from tests.diagnosis.test_memory_watcher import STEPS, Loop, judged
 from tests.diagnosis.test_memory_watcher import loop as loop
 from tests.memory_events import GROWTH
@@ -131,7 +131,7 @@ def test_a_batch_that_was_split_and_a_step_that_was_lost(written: Written) -> No
     training: Any = SimpleNamespace(
         record_at=lambda step, one: written.append((one.kind, one.to_dict())), parameters=list
     )
-    out = OutOfMemory(training, on=True)
+    out = OutOfMemoryRecovery(training, on=True)
     line = code_line(__file__, 1)
     first = Split("Net", 64, "forward", 2, error="out of memory", seconds=0.5, place=line)
     out.split.news += [first, Split("Net", 64, "backward", 4, ["BatchNorm"])]

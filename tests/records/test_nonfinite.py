@@ -108,7 +108,7 @@ def renamed(data: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     return {new if key == old else key: value for key, value in data.items()}
 
 
-def test_a_key_of_another_name_is_told(make_engine: MakeEngine) -> None:
+def test_a_key_of_another_name_is_reported(make_engine: MakeEngine) -> None:
     data = written(make_engine, log_of_zero, Cause)
     rows = np.zeros(3, dtype=[("step", "<i8"), ("loss", "<f4"), ("loss_bad", "<f4")])
     rows["step"], rows["loss"], rows["loss_bad"] = [0, 1, 2], [1, np.nan, 2], [0, 1, 0]

@@ -127,21 +127,21 @@ def test_the_last_state(
 
 @pytest.mark.parametrize(("action", "done"), [("lower_lr", True), ("restart", False)])
 def test_what_the_judging_process_asks_for(action: str, done: bool) -> None:
-    told: list[tuple[int, OrderedAction]] = []
-    training: Any = SimpleNamespace(record_at=lambda *event: told.append(event))
+    reported: list[tuple[int, OrderedAction]] = []
+    training: Any = SimpleNamespace(record_at=lambda *event: reported.append(event))
     alone: Any = SimpleNamespace(begin=lambda: False)
     restoring: Any = SimpleNamespace(lower_rates=lambda: 0.5)
     nobody: Any = None
     orders = Orders(training, restoring, nobody, nobody, nobody, nobody, alone)
     orders.obey({"action": action, "code": "ACME001", "found": 3, "why": ""}, 5)
-    ((step, taken),) = told
+    ((step, taken),) = reported
     assert (taken.kind, step) == ("action", 5)
     assert OrderedAction.from_dict(taken.to_dict()) == taken
     assert (taken.action, taken.code, taken.found, taken.done) == (action, "ACME001", 3, done)
     assert bool(taken.why) != done
 
 
-def test_a_renamed_key_is_told(make_rows: Any) -> None:
+def test_a_renamed_key_is_reported(make_rows: Any) -> None:
     done = RolledBack(opt=0, code="OPT001", why="loss", to=2, steps=3, loss=61.0, usual=2.0)
     data = done.to_dict()
     data["baseline"] = data.pop("usual")

@@ -74,7 +74,7 @@ def test_a_script_that_can_be_resumed_and_the_files_it_writes(bench: Bench) -> N
     assert any(isinstance(one, CheckpointResult) and one.resume for one in found)
 
 
-def test_a_renamed_key_is_told(make_rows: Any) -> None:
+def test_a_renamed_key_is_reported(make_rows: Any) -> None:
     data = ResumeCheck(accepted=True).to_dict()
     data["possible"] = data.pop("accepted")
     judge = Judge()

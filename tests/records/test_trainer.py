@@ -116,7 +116,7 @@ def test_every_kind_of_the_trainer(tmp_path: Path) -> None:
     assert (ended.step, ended.interrupted) == (STEPS, False) and ended.best >= 0
 
 
-def test_a_renamed_key_is_told(make_rows: Any) -> None:
+def test_a_renamed_key_is_reported(make_rows: Any) -> None:
     data = EpochEnded(epoch=0, step=8, epoch_seconds=2.0).to_dict()
     data["seconds"] = data.pop("epoch_seconds")
     judge = Judge()

@@ -12,10 +12,10 @@ from torch import nn
 from holdfast.actions.quarantine import Quarantine
 from holdfast.config import QuarantineSettings
 from holdfast.detectors.judge import Judge
-from holdfast.guard.fast.spared import Spared
+from holdfast.guard.fast.torch_time_saved import TorchTimeSaved
 from holdfast.guard.training import _environment
 from holdfast.probes.batches import Batch
-from holdfast.probes.cost_budget import MEASUREMENTS, Budget
+from holdfast.probes.cost_budget import MEASUREMENTS, CostBudget
 from holdfast.records import Kind, fault
 from holdfast.records.base import event_from
 from holdfast.records.ranks import MadeAt, Parallel, PassEnds
@@ -27,9 +27,9 @@ from holdfast.run.checked import event_of
 from holdfast.run.jsonl import decode, encode
 
 
-def spared() -> TimeSaved:
+def torch_time_saved() -> TimeSaved:
     found: list[TimeSaved] = []
-    clock, steps = Spared(found.append), nn.Linear(1, 1)
+    clock, steps = TorchTimeSaved(found.append), nn.Linear(1, 1)
     for _ in range(40):
         clock.turn(steps)
         clock.took(3e-4 if clock.own else 1e-4, steps=1)
@@ -49,8 +49,8 @@ MADE = MadeAt(file="train.py", line=7)
 WRITTEN: list[Kind] = [
     _environment(3),
     End(steps=9, skipped=1),
-    Budget(0.02).facts(MEASUREMENTS),
-    spared(),
+    CostBudget(0.02).facts(MEASUREMENTS),
+    torch_time_saved(),
     quarantined(),
     NamedLosses(number=7, parts=(LossPart(name="a", file="b.py", line=3, kind="Add"),), summed=2),
     ScalerChange(what="explosion", scale=math.inf),
@@ -67,7 +67,7 @@ def test_what_is_written_is_read_as_it_was(record: Kind) -> None:
 
 
 @pytest.mark.parametrize("record", WRITTEN, ids=lambda record: record.kind)
-def test_a_key_that_was_renamed_is_told(record: Kind) -> None:
+def test_a_key_that_was_renamed_is_reported(record: Kind) -> None:
     data = record.to_dict()
     data["renamed"] = data.pop(next(iter(data)))
     line = {"time": 1.0, "rank": 0, "step": 3, "kind": record.kind, "data": data}

@@ -13,7 +13,7 @@ import pytest
 from torch.distributed import HashStore
 
 from holdfast.recovery import agreement
-from holdfast.recovery.agreement import Agreed, Agreement, Facts, Question
+from holdfast.recovery.agreement import Accepted, Agreement, Facts, Proposal
 
 
 class Rank:
@@ -21,7 +21,7 @@ class Rank:
 
     def __init__(self, store: Any, rank: int, world: int, patience: float = 5.0) -> None:
         self.rank, self.count = rank, 0
-        self.done: list[tuple[int, Agreed, list[Facts]]] = []
+        self.done: list[tuple[int, Accepted, list[Facts]]] = []
         self.refuse = ""
         self.mute = False
         self.agreement = Agreement(store, rank, world, self, patience)
@@ -32,12 +32,12 @@ class Rank:
     def step(self) -> int:
         return self.count
 
-    def answer(self, question: Question) -> Facts:
+    def answer(self, proposal: Proposal) -> Facts:
         if self.mute:
             time.sleep(3600)
         return {"from": self.rank}
 
-    def decide(self, question: Question, answers: Sequence[Facts]) -> tuple[str, Facts]:
+    def decide(self, proposal: Proposal, answers: Sequence[Facts]) -> tuple[str, Facts]:
         return self.refuse, {"to": 7, "from": [one["from"] for one in answers]}
 
     def train(self, steps: int, each: Callable[[int], None] = lambda step: None) -> None:
@@ -90,7 +90,7 @@ def test_all_ranks_do_it_after_the_same_step_and_know_what_each_brings(ranks):
     for one in three:
         ((step, agreed, every),) = one.done
         assert step == agreed.step == three[0].done[0][0]
-        assert agreed.question.kind == "rollback" and agreed.question.rank == 1
+        assert agreed.proposal.kind == "rollback" and agreed.proposal.rank == 1
         assert agreed.facts == {"to": 7, "from": [0, 1, 2]}
         assert [fact["again"] for fact in every] == [0, 1, 2]
         assert one.agreement.hold_at == math.inf and not one.agreement.news
@@ -101,7 +101,7 @@ def test_two_questions_at_once_come_one_after_the_other_everywhere(ranks):
     three[0].agreement.ask("checkpoint", {})
     three[2].agreement.ask("stop", {"code": "NUM001"})
     all_train(three, 600)
-    kinds = [[agreed.question.kind for _, agreed, _ in one.done] for one in three]
+    kinds = [[agreed.proposal.kind for _, agreed, _ in one.done] for one in three]
     assert kinds[0] == kinds[1] == kinds[2] and sorted(kinds[0]) == ["checkpoint", "stop"]
     steps = [[step for step, _, _ in one.done] for one in three]
     assert steps[0] == steps[1] == steps[2] and steps[0][0] < steps[0][1]
@@ -168,7 +168,7 @@ def test_ranks_that_stand_at_different_steps_do_nothing(ranks):
     assert all("same steps" in one.agreement.news[0].why for one in two)
 
 
-def test_what_is_not_hasty_is_named_for_later_and_stops_nobody(ranks):
+def test_what_is_not_blocks_training_is_named_for_later_and_stops_nobody(ranks):
     two = ranks(2)
     all_train(two, 60)
     waited: list[float] = []
@@ -177,7 +177,7 @@ def test_what_is_not_hasty_is_named_for_later_and_stops_nobody(ranks):
         waited.append(time.monotonic())
 
     asked = two[0].count
-    two[0].agreement.ask("pace", {}, hasty=False)
+    two[0].agreement.ask("pace", {}, blocks_training=False)
     all_train(two, 600, timed)
     ((step, _, _),) = two[0].done
     assert step > asked + 10
@@ -219,28 +219,35 @@ def test_the_first_rank_ends_when_the_others_have_left_its_store(ranks):
 
 def test_an_exchange_gives_every_rank_the_same_list(ranks):
     three = ranks(3)
-    told: dict[int, Any] = {}
+    reported: dict[int, Any] = {}
 
     def bring(one: Rank) -> None:
-        told[one.rank] = one.agreement.exchange("trial/0", {"tried": one.rank / 2})
+        reported[one.rank] = one.agreement.exchange("trial/0", {"tried": one.rank / 2})
 
     threads = [threading.Thread(target=bring, args=(one,)) for one in three]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert told[0] == told[1] == told[2] == [{"tried": 0.0}, {"tried": 0.5}, {"tried": 1.0}]
+    assert (
+        reported[0]
+        == reported[1]
+        == reported[2]
+        == [{"tried": 0.0}, {"tried": 0.5}, {"tried": 1.0}]
+    )
 
 
 def test_an_exchange_without_one_rank_is_none_for_all(ranks):
     three = ranks(3, patience=0.3)
-    told: list[Any] = []
+    reported: list[Any] = []
     threads = [
-        threading.Thread(target=lambda one=one: told.append(one.agreement.exchange("trial/0", {})))
+        threading.Thread(
+            target=lambda one=one: reported.append(one.agreement.exchange("trial/0", {}))
+        )
         for one in three[:2]
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert told == [None, None]
+    assert reported == [None, None]

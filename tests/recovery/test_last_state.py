@@ -114,8 +114,8 @@ def test_plain_pytorch_goes_on_with_the_loss_the_run_had(
         other.zero_grad()
         one.backward()
         other.step()
-    for mine, theirs in zip(net.parameters(), task.net.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
+    for own, theirs in zip(net.parameters(), task.net.parameters(), strict=True):
+        assert torch.equal(own, theirs)
 
 
 def loss_of_again(task: Task, state: dict[str, Any]) -> Tensor:

@@ -48,17 +48,17 @@ def wait_until_due(taken: Snapshots, step: int) -> None:
 
 
 def test_a_snapshot_waits_for_its_room_and_training_does_not(gate: threading.Event) -> None:
-    mine, taken = training_state(), Snapshots(RollbackSettings(every=8))
+    own, taken = training_state(), Snapshots(RollbackSettings(every=8))
     assert taken.due(8)
-    assert taken.take(mine, 8, 1.0, 0) is None
+    assert taken.take(own, 8, 1.0, 0) is None
     # Nothing is asked again until there is room, and it is not counted as left out.
     assert not taken.due(9) and not taken.due(900) and taken.dropped == 0
     gate.set()
     wait_until_due(taken, 10)
-    snapshot = taken.take(mine, 10, 1.0, 0)
+    snapshot = taken.take(own, 10, 1.0, 0)
     assert snapshot is not None and snapshot.step == 10 and taken.count == 1
     weight = snapshot.state()["models"]["model"]["weight"]
-    assert torch.equal(weight, mine.state()["models"]["model"]["weight"])
+    assert torch.equal(weight, own.state()["models"]["model"]["weight"])
 
 
 def test_a_model_that_has_grown_meanwhile_gets_a_larger_room(gate: threading.Event) -> None:
@@ -74,13 +74,13 @@ def test_a_model_that_has_grown_meanwhile_gets_a_larger_room(gate: threading.Eve
     assert taken.take(larger, 10, 1.0, 0) is not None
 
 
-def test_what_went_wrong_beside_the_training_is_told(gate: threading.Event) -> None:
-    mine, taken = training_state(64), Snapshots(RollbackSettings(every=8))
-    taken.take(mine, 8, 1.0, 0)
+def test_what_went_wrong_beside_the_training_is_reported(gate: threading.Event) -> None:
+    own, taken = training_state(64), Snapshots(RollbackSettings(every=8))
+    taken.take(own, 8, 1.0, 0)
     gate.set()
     wait_until_due(taken, 9)
     with pytest.raises(RuntimeError, match="out of memory"):
-        taken.take(mine, 9, 1.0, 0)
+        taken.take(own, 9, 1.0, 0)
 
 
 def test_no_tensor_lies_in_two_pieces_and_none_on_another() -> None:
@@ -140,19 +140,19 @@ def test_the_end_of_a_run_waits_for_the_thread(
         pinned.append(size)
         assert given_up.wait(30)
 
-    class Hasty(pinned_memory.Room):
+    class Waiting(pinned_memory.Room):
         def __setattr__(self, name: str, value: object) -> None:
             super().__setattr__(name, value)
             if name == "_given_up" and value:
                 given_up.set()
 
     monkeypatch.setattr(pinned_memory, "_pin", slow)
-    making = Hasty(pinned_memory.plan([5000] * 100, piece=4096), torch.device("cpu"))
+    making = Waiting(pinned_memory.plan([5000] * 100, piece=4096), torch.device("cpu"))
     making.give_up()
     assert making.ready and len(pinned) <= 1, "it went on with the next pieces"
     given_up.clear()
-    monkeypatch.setattr(snapshots, "Room", Hasty)
-    mine, taken = training_state(), Snapshots(RollbackSettings(every=8))
-    assert taken.take(mine, 8, 1.0, 0) is None
+    monkeypatch.setattr(snapshots, "Room", Waiting)
+    own, taken = training_state(), Snapshots(RollbackSettings(every=8))
+    assert taken.take(own, 8, 1.0, 0) is None
     taken.close()
     assert "holdfast-room" not in {thread.name for thread in threading.enumerate()}

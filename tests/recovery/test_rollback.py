@@ -60,13 +60,13 @@ class Task:
         steps: int,
         *,
         poison: range = range(0),
-        leave_out: range = range(0),
+        omitted: range = range(0),
         before: Hook | None = None,
         after: Hook | None = None,
     ) -> Task:
         for step in range(steps):
             x, y = self.batch()
-            if step in leave_out:
+            if step in omitted:
                 continue
             if step in poison:
                 y = y * 1000
@@ -100,7 +100,7 @@ def same(one: Any, other: Any) -> bool:
     return one == other
 
 
-def told(engine: Engine, kind: str) -> list[dict[str, Any]]:
+def reported(engine: Engine, kind: str) -> list[dict[str, Any]]:
     engine.close()
     assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
     return engine.memory.of_kind(kind)  # type: ignore[attr-defined]
@@ -122,12 +122,12 @@ def test_a_poisoned_window_leaves_no_trace(
     make_engine: MakeEngine, optimizer: str, device_path: bool
 ) -> None:
     make_engine(settings("guard.fused=false"), device_path=device_path)
-    clean = Task(optimizer).run(120, leave_out=range(60, 66))
+    clean = Task(optimizer).run(120, omitted=range(60, 66))
     engine = make_engine(settings("guard.fused=false"), device_path=device_path)
     saved = Task(optimizer).run(120, poison=range(60, 66))
     # The norms that are clipped for a while afterwards are usual ones: nothing is clipped.
     assert same(everything(saved), everything(clean))
-    assert told(engine, "rollback") == []
+    assert reported(engine, "rollback") == []
     rows = engine.memory.rows()  # type: ignore[attr-defined]
     assert rows["step"][rows["skipped"] > 0].tolist() == list(range(60, 66))
 
@@ -145,12 +145,12 @@ def test_damaged_weights_are_taken_back(make_engine: MakeEngine, device_path: bo
     clean = Task().run(240)
     engine = make_engine(settings(), device_path=device_path)
     saved = Task().run(240, before=damage(100))
-    (event,) = told(engine, "rollback")
+    (event,) = reported(engine, "rollback")
     assert event["code"] == "OPT001"
     assert 80 <= event["to"] < 100
     assert event["first"] == 100
     assert saved.final < 1.3 * clean.final
-    assert told(engine, "trial") == []
+    assert reported(engine, "trial") == []
 
 
 def test_what_is_put_back_is_the_snapshot_bit_for_bit(
@@ -176,7 +176,7 @@ def test_what_is_put_back_is_the_snapshot_bit_for_bit(
     for part in ("models", "optimizers", "ema", "schedulers"):
         assert same(now[part], then[part]), part
     assert len(now["ema"]) == 1
-    assert len(told(engine, "rollback")) == 1
+    assert len(reported(engine, "rollback")) == 1
 
 
 def test_a_schedule_goes_on_with_the_loop(make_engine: MakeEngine) -> None:
@@ -188,7 +188,7 @@ def test_a_schedule_goes_on_with_the_loop(make_engine: MakeEngine) -> None:
         schedule.step()
 
     task.run(200, before=damage(101), after=after)
-    assert len(told(engine, "rollback")) == 1
+    assert len(reported(engine, "rollback")) == 1
     assert schedule.last_epoch == 200
     assert task.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * 0.99**200)
 
@@ -221,7 +221,7 @@ def test_dice_are_put_back_only_where_data_comes_from_a_loader(
             seen.append(torch.equal(torch.get_rng_state(), then))
 
     task.run(95, before=before)
-    assert len(told(engine, "rollback")) == 1
+    assert len(reported(engine, "rollback")) == 1
     assert seen == [loader]
     assert len(set(drawn)) == len(drawn)
 
@@ -251,11 +251,11 @@ def test_a_curriculum_is_not_rolled_back(make_engine: MakeEngine) -> None:
             )
 
     task.run(400, before=before, after=after)
-    assert told(engine, "rollback") == []
-    (trial,) = told(engine, "trial")
+    assert reported(engine, "rollback") == []
+    (trial,) = reported(engine, "trial")
     assert trial["verdict"] == "data"
     assert same(states[0], states[1])
-    (level,) = told(engine, "level")
+    (level,) = reported(engine, "level")
     assert level["after"] > 10 * level["before"]
     rows = engine.memory.rows()  # type: ignore[attr-defined]
     assert rows["skipped"].sum() <= 14
@@ -268,9 +268,9 @@ def test_a_mask_of_infinities_keeps_no_run_from_going_back(make_engine: MakeEngi
     mask = torch.triu(torch.full((5, 5), -math.inf), 1)
     task.net.register_buffer("mask", mask.clone())
     task.run(160, before=damage(80))
-    (back,) = told(engine, "rollback")
+    (back,) = reported(engine, "rollback")
     assert 72 <= back["to"] < 80 and torch.equal(task.net.get_buffer("mask"), mask)
-    assert told(engine, "not_covered") == []
+    assert reported(engine, "not_covered") == []
 
 
 def test_weights_that_are_not_finite_are_taken_back(make_engine: MakeEngine) -> None:
@@ -282,7 +282,7 @@ def test_weights_that_are_not_finite_are_taken_back(make_engine: MakeEngine) -> 
                 next(net.parameters())[0] = math.nan
 
     task = Task().run(150, before=before)
-    (event,) = told(engine, "rollback")
+    (event,) = reported(engine, "rollback")
     assert (event["code"], event["why"]) == ("NUM003", "weights")
     assert math.isfinite(task.final)
 
@@ -295,7 +295,7 @@ def test_damage_that_returns_lowers_the_learning_rate(make_engine: MakeEngine) -
             damage(step)(step, net, optimizer)
 
     task = Task().run(260, before=before)
-    events = told(engine, "rollback")
+    events = reported(engine, "rollback")
     assert [e["code"] for e in events] == ["OPT001", "OPT003"]
     assert [e["lr_factor"] for e in events] == [1.0, 0.25]
     assert task.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * 0.25)
@@ -304,7 +304,7 @@ def test_damage_that_returns_lowers_the_learning_rate(make_engine: MakeEngine) -
 def test_moments_are_forgotten_on_request(make_engine: MakeEngine) -> None:
     engine = make_engine(settings("rollback.reset_moments=true"))
     task = Task("adamw").run(130, before=damage(100))
-    (event,) = told(engine, "rollback")
+    (event,) = reported(engine, "rollback")
     assert event["moments_reset"]
     counters = {int(s["step"]) for s in task.optimizer.state.values()}
     assert max(counters) < 30
@@ -314,9 +314,9 @@ def test_moments_are_forgotten_on_request(make_engine: MakeEngine) -> None:
 def test_the_rate_falls_once_after_norms_far_from_usual(make_engine: MakeEngine, do: str) -> None:
     engine = make_engine(settings(f"policy.OPT002.do={do}", "policy.OPT001=observe"))
     task = Task().run(60)
-    assert told(engine, "lowered_lr") == []
+    assert reported(engine, "lowered_lr") == []
     task.run(4, poison=range(1, 4))  # three in a row
-    (event,) = told(engine, "lowered_lr")
+    (event,) = reported(engine, "lowered_lr")
     assert event["factor"] == 0.5 and event["norm"] > 10 * event["usual"]
     assert task.optimizer.param_groups[0]["lr"] == pytest.approx(0.025)
 
@@ -324,7 +324,7 @@ def test_the_rate_falls_once_after_norms_far_from_usual(make_engine: MakeEngine,
 def test_the_rate_stays_where_nobody_asked(make_engine: MakeEngine) -> None:
     engine = make_engine(settings())
     task = Task().run(60).run(4, poison=range(1, 4))
-    assert told(engine, "lowered_lr") == []
+    assert reported(engine, "lowered_lr") == []
     assert task.optimizer.param_groups[0]["lr"] == 0.05
 
 
@@ -336,7 +336,7 @@ def test_a_spent_budget_ends_the_run_with_the_last_good_state(
     )
     with pytest.raises(Stopped, match="budget of OPT002 is spent"):
         Task().run(200, poison=range(100, 200))
-    (event,) = told(engine, "stop")
+    (event,) = reported(engine, "stop")
     assert event["code"] == "OPT002"
     assert event["checkpoint"].startswith(str(tmp_path))
     state, _ = load_checkpoint(event["checkpoint"])
@@ -354,8 +354,8 @@ def test_the_policy_decides(make_engine: MakeEngine, rule: str, tmp_path: Path) 
             Task().run(240, before=damage(100))
     else:
         Task().run(240, before=damage(100))
-    assert told(engine, "rollback") == []
-    assert len(told(engine, "stop")) == (action == "stop")
+    assert reported(engine, "rollback") == []
+    assert len(reported(engine, "stop")) == (action == "stop")
 
 
 def test_watching_only_touches_nothing(make_engine: MakeEngine) -> None:
@@ -363,7 +363,7 @@ def test_watching_only_touches_nothing(make_engine: MakeEngine) -> None:
     engine = make_engine(settings("spike.detect=true"), skip=False)
     watched = Task().run(160, poison=range(60, 63), before=damage(100))
     assert same(everything(plain), everything(watched))
-    assert told(engine, "rollback") == []
+    assert reported(engine, "rollback") == []
     rows = engine.memory.rows()  # type: ignore[attr-defined]
     assert rows["outlier"][60] == 3
 
@@ -371,15 +371,15 @@ def test_watching_only_touches_nothing(make_engine: MakeEngine) -> None:
 def test_memory_that_is_short_costs_the_rollback_and_nothing_else(make_engine: MakeEngine) -> None:
     engine = make_engine(settings("rollback.memory=0"))
     Task().run(60)
-    assert told(engine, "rollback") == []
-    assert [e["what"] for e in told(engine, "not_covered")] == ["rolling back"]
+    assert reported(engine, "rollback") == []
+    assert [e["what"] for e in reported(engine, "not_covered")] == ["rolling back"]
 
 
 @pytest.mark.slow
 def test_snapshots_cost_no_more_than_they_may(make_engine: MakeEngine) -> None:
     engine = make_engine(load(None, ["rollback.every=1", "rollback.cost=0.001"]))
     Task().run(300)
-    (event,) = told(engine, "snapshots")
+    (event,) = reported(engine, "snapshots")
     assert event["count"] < 60
     assert event["every"] > 10
 
@@ -388,7 +388,7 @@ def test_a_second_optimizer_makes_older_snapshots_useless(make_engine: MakeEngin
     engine = make_engine(settings())
     first = Task().run(40)
     second = Task("adamw").run(60, before=damage(50))
-    events = told(engine, "rollback")
+    events = reported(engine, "rollback")
     assert all(e["to"] >= 40 for e in events)
     assert first.net is not second.net
 
@@ -400,7 +400,7 @@ def test_a_storm_of_nan_is_no_damage(make_engine: MakeEngine, how: str, device_p
     """Finite weights, and old ones fare no better: nothing moves, however long it lasts."""
     make_engine(settings("guard.explain=false"), device_path=device_path)
     storm = range(60, 100)
-    clean = Task().run(160, leave_out=storm)
+    clean = Task().run(160, omitted=storm)
     engine = make_engine(settings("guard.explain=false"), device_path=device_path)
     task = Task()
     for step in range(160):
@@ -413,8 +413,8 @@ def test_a_storm_of_nan_is_no_damage(make_engine: MakeEngine, how: str, device_p
         loss.backward()
         task.optimizer.step()
     assert same(everything(task), everything(clean))
-    assert told(engine, "rollback") == [] and told(engine, "level") == []
-    (trial,) = told(engine, "trial")
+    assert reported(engine, "rollback") == [] and reported(engine, "level") == []
+    (trial,) = reported(engine, "trial")
     cause = "NUM001" if how == "loss" else "NUM002"
     assert (trial["verdict"], trial["cause"]) == ("nonfinite", cause)
 
@@ -430,8 +430,8 @@ def test_the_trial_within_a_storm_does_not_give_the_budget_back(make_engine: Mak
             loss.backward()
             task.optimizer.step()
             made = step + 1
-    assert [e["verdict"] for e in told(engine, "trial")] == ["nonfinite"]
-    assert told(engine, "level") == []
+    assert [e["verdict"] for e in reported(engine, "trial")] == ["nonfinite"]
+    assert reported(engine, "level") == []
     assert made - 60 <= 32
 
 
@@ -451,7 +451,7 @@ def test_a_trial_in_vain_is_made_once_while_the_trouble_lasts(
             loss = loss * math.nan
         loss.backward()
         task.optimizer.step()
-    assert told(engine, "rollback") == []
+    assert reported(engine, "rollback") == []
     trials = [at for kind, at, _ in engine.memory.events if kind == "trial"]  # type: ignore[attr-defined]
     assert len(trials) == 2 and trials[0] < 140 and trials[1] > 440
 
@@ -469,7 +469,7 @@ def test_older_weights_are_not_tried_on_bad_data(
         task.optimizer.zero_grad()
         nn.functional.mse_loss(task.net(x), y).backward()
         task.optimizer.step()
-    assert told(engine, "rollback") == [] and told(engine, "trial") == []
+    assert reported(engine, "rollback") == [] and reported(engine, "trial") == []
     assert engine.memory.rows()["skipped"].sum() == 30  # type: ignore[attr-defined]
 
 
@@ -499,14 +499,16 @@ def test_going_back_waits_for_the_second_of_two_optimizers(make_engine: MakeEngi
     """Its graph is from before the first one's step, and torch refuses other weights for it."""
     engine = make_engine(settings())
     pair(120, damaged=60)
-    assert len(told(engine, "rollback")) == 1
+    assert len(reported(engine, "rollback")) == 1
 
 
 def test_a_trial_that_is_undone_between_two_optimizers(make_engine: MakeEngine) -> None:
     """Old weights do not help. The second would step by gradients of weights that are gone."""
     engine = make_engine(settings())
     pair(120, level=lambda step: 1.0 if step < 60 else 1000.0)
-    assert [trial["verdict"] for trial in told(engine, "trial") if trial["opt"] == 0] == ["data"]
+    assert [trial["verdict"] for trial in reported(engine, "trial") if trial["opt"] == 0] == [
+        "data"
+    ]
     events = engine.memory.events  # type: ignore[attr-defined]
     at = next(step for kind, step, data in events if kind == "trial" and data["opt"] == 0)
     rows = engine.memory.rows()  # type: ignore[attr-defined]
@@ -531,6 +533,6 @@ def test_weights_that_a_closure_has_ruined(make_engine: MakeEngine) -> None:
             return loss
 
         optimizer.step(closure)
-    (back,) = told(engine, "rollback")
+    (back,) = reported(engine, "rollback")
     assert (back["code"], back["to"] < 20) == ("NUM003", True)
     assert all(parameter.isfinite().all() for parameter in net.parameters())

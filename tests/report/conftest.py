@@ -117,11 +117,11 @@ def write_lane(
     start = {"pid": 1, "rank": rank, "world": world, "torch": "2.13.0", "python": "3.11.7",
              "device": "NVIDIA H200", "script": "train.py"}  # fmt: skip
     optimizer = {"opt": 0, "cls": "AdamW", "how": "fused", "why": "it can", "layers": LAYERS}
-    told = [_event("start", rank, start), _event("optimizer", rank, optimizer), *events]
+    reported = [_event("start", rank, start), _event("optimizer", rank, optimizer), *events]
     if end:
         counts = {"steps": len(rows), "skipped": int((rows["skipped"] > 0).sum())}
-        told.append(_event("end", rank, counts))
-    records = [(EVENT, encode(event.to_dict())) for event in told]
+        reported.append(_event("end", rank, counts))
+    records = [(EVENT, encode(event.to_dict())) for event in reported]
     for number, (name, table) in enumerate({"steps": rows, **(tables or {})}.items(), FIRST_ROW):
         form = [[column, table.dtype[column].str] for column in table.dtype.names]
         records.append((DECLARATION, encode({"id": number, "table": name, "dtype": form})))

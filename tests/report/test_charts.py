@@ -10,7 +10,7 @@ from holdfast.report.html.axes import (
     unit_for,
     value_axis,
 )
-from holdfast.report.html.chart import Chart, Curve, Marks
+from holdfast.report.html.chart import Chart, ChartLine, StepMarks
 from holdfast.report.html.curves import bin_means, condense, spread
 from holdfast.report.html.heatmap import common_prefix
 
@@ -118,9 +118,9 @@ def test_steps_are_whole(first, last, labels):
 
 def test_a_chart_breaks_its_line_at_a_gap_and_shows_a_lonely_point():
     x, y = np.arange(6.0), np.array([1, 2, NAN, 3, NAN, 1])
-    curve = Curve(name="loss", style="s0", x=x, y=y)
+    curve = ChartLine(name="loss", style="s0", x=x, y=y)
     axis = Axis(low=0, high=4)
-    marks = [Marks(name="left out", shape="skip", x=np.array([2.0]))]
+    marks = [StepMarks(name="left out", shape="skip", x=np.array([2.0]))]
     chart = Chart(key="k", title="Loss <b>", caption="words", x=step_axis(0, 5), y=axis,
                   curves=[curve], marks=marks)  # fmt: skip
     drawn = chart.draw()

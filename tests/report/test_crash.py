@@ -47,7 +47,7 @@ RAISED: dict[str, Any] = {
 }
 
 
-def told(data: dict[str, Any]) -> Finding:
+def reported(data: dict[str, Any]) -> Finding:
     judge = Judge()
     judge.feed(events=[Event(time=0.0, rank=0, step=12, kind="exception", data=data)])
     (finding,) = judge.close()
@@ -56,7 +56,7 @@ def told(data: dict[str, Any]) -> Finding:
 
 
 def test_the_finding_of_a_crash_says_what_where_and_which_sample():
-    finding = told(RAISED)
+    finding = reported(RAISED)
     assert (finding.code, finding.severity) == ("RUN001", Severity.ERROR)
     assert (finding.file, finding.line, finding.step) == ("src/model.py", 16, 12)
     assert finding.message == (
@@ -68,7 +68,7 @@ def test_the_finding_of_a_crash_says_what_where_and_which_sample():
     assert Finding.from_dict(finding.to_dict()) == finding
 
 
-def test_nothing_is_told_of_an_interrupt_or_of_memory():
+def test_nothing_is_reported_of_an_interrupt_or_of_memory():
     judge = Judge()
     for data in ({"type": "KeyboardInterrupt"}, {"type": "MemoryError", "explained": "memory"}):
         judge.feed(events=[Event(time=0.0, rank=0, step=3, kind="exception", data=data)])
@@ -76,7 +76,7 @@ def test_nothing_is_told_of_an_interrupt_or_of_memory():
 
 
 def test_the_page_shows_values_calls_and_traceback():
-    (group,) = join_ranks([("r0", told(RAISED))])
+    (group,) = join_ranks([("r0", reported(RAISED))])
     page = finding_html(group, 1)
     for part in ("(4, 392)", "net.0", "made at src/model.py:9", "&lt;module&gt; &amp; co", "0.1"):
         assert part in page, part
@@ -85,14 +85,14 @@ def test_the_page_shows_values_calls_and_traceback():
 
 
 def test_text_names_the_values_and_every_call():
-    (group,) = join_ranks([("r0", told(RAISED))])
+    (group,) = join_ranks([("r0", reported(RAISED))])
     text = " ".join(plain(finding_lines(group)).split())
     assert "values x (4, 392)" in text and "called train.py:9" in text
     assert "via train.py:9 in <module>: model(x) via src/model.py:16" in text
 
 
 def test_a_damaged_record_is_shown_as_far_as_it_goes():
-    finding = told(RAISED)
+    finding = reported(RAISED)
     broken = {name: 3 for name in finding.evidence}
     broken |= {"error": "ValueError", "frames": [1], "operands": "x", "traceback": "", "cause": {}}
     finding = replace(finding, evidence=broken)

@@ -67,7 +67,7 @@ def test_an_orphan_says_so(left):
 
 
 @pytest.mark.parametrize("with_ring", [False, True])
-def test_an_exception_is_told_although_nobody_wrote_the_exit_code(left, make_event, with_ring):
+def test_an_exception_is_reported_although_nobody_wrote_the_exit_code(left, make_event, with_ring):
     run = left(DEAD)
     if with_ring:
         leave_ring(run)
@@ -79,8 +79,8 @@ def test_an_exception_is_told_although_nobody_wrote_the_exit_code(left, make_eve
 
 def test_a_recipe_that_was_interrupted_ends_in_order(make_run, make_event):
     end = TrainingEnded(why="interrupted", interrupted=True)
-    told = [make_event(end.kind, 0, 9, **end.to_dict())]
-    assert ending_of(make_run(), told).word == "interrupted"
+    reported = [make_event(end.kind, 0, 9, **end.to_dict())]
+    assert ending_of(make_run(), reported).word == "interrupted"
 
 
 def test_what_ended_the_process_before_does_not_end_the_one_that_resumed(make_run, make_event):

@@ -7,19 +7,19 @@ from holdfast.report import catalogue_lines, explain_lines, plain
 
 
 @pytest.mark.parametrize("detector", ALL, ids=lambda d: d.code)
-def test_a_document_is_told_whole(detector):
-    told = plain(explain_lines(detector))
-    assert told.startswith(f"{detector.code}  {detector.name}  (")
-    places = [told.find(f"\n{title}\n") for title in SECTIONS if title != "Evidence"]
-    assert "\nEvidence\n" not in told  # names of fields say nothing to a person
+def test_a_document_is_reported_whole(detector):
+    reported = plain(explain_lines(detector))
+    assert reported.startswith(f"{detector.code}  {detector.name}  (")
+    places = [reported.find(f"\n{title}\n") for title in SECTIONS if title != "Evidence"]
+    assert "\nEvidence\n" not in reported  # names of fields say nothing to a person
     assert -1 not in places and places == sorted(places)
-    assert "``" not in told
-    assert max(map(len, told.splitlines())) <= 100
+    assert "``" not in reported
+    assert max(map(len, reported.splitlines())) <= 100
 
 
 def test_the_catalogue_has_every_code_in_order():
-    told = plain(catalogue_lines(ALL, width=200)).splitlines()
-    assert [line.split()[0] for line in told[: len(ALL)]] == sorted(d.code for d in ALL)
+    reported = plain(catalogue_lines(ALL, width=200)).splitlines()
+    assert [line.split()[0] for line in reported[: len(ALL)]] == sorted(d.code for d in ALL)
 
 
 @pytest.mark.parametrize("detector", ALL, ids=lambda detector: detector.code)

@@ -15,7 +15,7 @@ NAN = np.nan
 
 
 @pytest.fixture
-def told(tmp_path, add_lane, make_layers, make_rows, incident_finding):
+def reported(tmp_path, add_lane, make_layers, make_rows, incident_finding):
     def tell(bad, *, layer="", change=None, names=("a", "b", "c"), **columns):
         layers = make_layers(range(404, 421), names, bad)
         if change is not None:
@@ -32,8 +32,8 @@ def told(tmp_path, add_lane, make_layers, make_rows, incident_finding):
     return tell
 
 
-def test_the_only_bad_layer(told):
-    words, story = told({412: [1]}, layer="b")
+def test_the_only_bad_layer(reported):
+    words, story = reported({412: [1]}, layer="b")
     assert "On step 412 b was first: the gradients of 1 of 3 layers were non-finite." in words
     assert "On step 411, the one before, every gradient was finite" in words
     assert "It came suddenly" in words
@@ -41,27 +41,27 @@ def test_the_only_bad_layer(told):
     assert (story.first, story.steps[0], story.steps[-1]) == ("b", 404, 420)
 
 
-def test_the_layer_comes_from_the_row_when_the_finding_has_none(told):
-    words, story = told({412: [0, 2]}, grad_layer={412: 2})
+def test_the_layer_comes_from_the_row_when_the_finding_has_none(reported):
+    words, story = reported({412: [0, 2]}, grad_layer={412: 2})
     assert story.first == "c" and "it is the one nearest to the loss" in words
 
 
-def test_trouble_before_and_after(told):
-    words, _ = told({410: [0], 412: [1], 413: [1]}, layer="b")
+def test_trouble_before_and_after(reported):
+    words, _ = reported({410: [0], 412: [1], 413: [1]}, layer="b")
     assert "non-finite gradients before it, on step 410" in words
     assert "Of the 8 steps recorded after it, 1 had" in words
 
 
-def test_a_bad_loss_blames_no_layer(told):
-    words, story = told({412: [0, 1, 2]}, loss_bad={412: 1})
+def test_a_bad_loss_blames_no_layer(reported):
+    words, story = reported({412: [0, 1, 2]}, loss_bad={412: 1})
     assert story.first == "" and "the loss itself was non-finite" in words
 
 
-def test_what_built_up_is_told(told):
+def test_what_built_up_is_reported(reported):
     def grow(layers):
         layers["c"][layers["step"] == 411] = 4e5
 
-    words, _ = told({412: [1]}, layer="b", change=grow)
+    words, _ = reported({412: [1]}, layer="b", change=grow)
     assert "It built up: in the 8 steps before, the gradient of c grew from" in words
     assert "to 400 000." in words
 
@@ -89,7 +89,7 @@ def test_a_first_step_away_from_zero_is_no_update_size(make_rows, make_layers, a
     assert updates.shown[0].high < 0.1 and updates.still == ()
 
 
-def test_deeds_of_ranks_are_told_once(incident):
+def test_deeds_of_ranks_are_reported_once(incident):
     actions_taken = [action.what for action in read_record(incident(ranks=3)).summary.actions_taken]
     assert actions_taken == [
         "Skipped steps with non-finite values (ranks 0-2)",
@@ -140,9 +140,9 @@ def test_causes(incident_finding, incident_cause):
     assert inside is not None and inside.place.endswith("encoder.gru, inside timm/layers.py:7")
     weight = incident_cause | {"phase": "parameter", "op": "", "layer": "head.bias", "file": "",
                                "line": 0, "function": "", "module": "", "inputs": []}  # fmt: skip
-    told = cause_of(incident_finding(cause=weight))
-    assert told is not None
-    assert told.place == "in a weight, before the step began, parameter head.bias"
+    reported = cause_of(incident_finding(cause=weight))
+    assert reported is not None
+    assert reported.place == "in a weight, before the step began, parameter head.bias"
     backward = cause_of(
         incident_finding(cause=incident_cause | {"phase": "backward", "op": "SqrtBackward0"})
     )

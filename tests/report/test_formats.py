@@ -10,13 +10,13 @@ import pytest
 
 from holdfast.cli import main
 from holdfast.detectors import ALL
-from holdfast.report.ending import Ending
+from holdfast.report.ending import RunEnding
 from holdfast.report.github import github_text
 from holdfast.report.sarif import sarif_text
 from holdfast.types import Finding, Severity
 
-FINISHED = Ending(word="finished", line="finished")
-KILLED = Ending(word="killed", line="killed by SIGKILL")
+FINISHED = RunEnding(word="finished", line="finished")
+KILLED = RunEnding(word="killed", line="killed by SIGKILL")
 META: dict[str, Any] = {"command": ["train.py", "--lr", "1"], "holdfast": "0.1.0", "exit_code": 1}
 
 
@@ -31,8 +31,8 @@ def finding(**given: Any) -> Finding:
 
 def test_an_annotation_marks_the_line_and_survives_its_own_punctuation(tmp_path):
     at = finding(file=str(tmp_path / "src" / "a,b.py"), line=88)
-    told = github_text([at], FINISHED, META, tmp_path)
-    assert told == (
+    reported = github_text([at], FINISHED, META, tmp_path)
+    assert reported == (
         "::error file=src/a%2Cb.py,line=88,title=NUM001 nonfinite loss::"
         "50%25 of losses: NaN,%0Afrom step 412 on%0Aclamp it%0AMore: holdfast explain NUM001\n"
     )
@@ -43,13 +43,13 @@ def test_an_annotation_marks_the_line_and_survives_its_own_punctuation(tmp_path)
     [(Severity.ERROR, "error"), (Severity.WARNING, "warning"), (Severity.INFO, "notice")],
 )
 def test_a_finding_without_a_line_marks_the_script(severity, level):
-    told = github_text([finding(severity=severity)], FINISHED, META, Path.cwd())
-    assert told.startswith(f"::{level} file=train.py,title=")
+    reported = github_text([finding(severity=severity)], FINISHED, META, Path.cwd())
+    assert reported.startswith(f"::{level} file=train.py,title=")
 
 
 def test_a_run_that_died_without_a_finding_is_an_error():
-    told = github_text([], KILLED, META, Path())
-    assert told == "::error title=holdfast::killed by SIGKILL, no findings\n"
+    reported = github_text([], KILLED, META, Path())
+    assert reported == "::error title=holdfast::killed by SIGKILL, no findings\n"
 
 
 def test_sarif_has_rule_place_and_help(tmp_path):

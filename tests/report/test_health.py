@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from holdfast.report.health import Health, label
+from holdfast.report.health import HealthRows, label
 from holdfast.report.live import CLEAR, Live
 from holdfast.report.terminal import Terminal
 
@@ -12,11 +12,12 @@ SCREEN = Terminal(there=True, width=100)
 
 
 def lines(rows, every=50, lane="r0"):
-    return list(Health(every).lines(lane, rows))
+    return list(HealthRows(every).lines(lane, rows))
 
 
 def test_a_line_with_everything_a_user_asks_for(make_rows):
-    rows = make_rows(101, loss=2.5, loss_usual=2.4, grad_norm=1.25, norm_usual=1.5, norm_limit=15.0,
+    rows = make_rows(101, loss=2.5, loss_baseline=2.4, grad_norm=1.25,
+                     norm_baseline=1.5, norm_limit=15.0,
                      skipped={7: 1, 60: 1})  # fmt: skip
     assert lines(rows) == [
         "step 50  loss 2.5 (baseline 2.4)  grad norm 1.25 healthy (baseline 1.5)  lr 0.001  "
@@ -57,14 +58,14 @@ def test_a_step_that_was_lost_does_not_silence_the_line(make_rows):
     assert [line.split()[1] for line in lines(rows[rows["step"] % 50 != 0])] == ["51", "101", "151"]
 
 
-def test_a_step_that_was_left_out_is_passed_over_but_a_storm_is_told(make_rows):
+def test_a_step_that_was_left_out_is_passed_over_but_a_storm_is_reported(make_rows):
     bad = dict.fromkeys(range(50, 53), 1) | dict.fromkeys(range(100, 200), 1)
-    told = lines(make_rows(200, skipped=bad))
-    assert [line.split()[1] for line in told] == ["53", "125", "175"]
+    reported = lines(make_rows(200, skipped=bad))
+    assert [line.split()[1] for line in reported] == ["53", "125", "175"]
 
 
 def test_rows_in_any_portions_give_the_same_lines(make_rows):
-    rows, health = make_rows(301), Health(50)
+    rows, health = make_rows(301), HealthRows(50)
     pieces = [line for i in range(0, 301, 7) for line in health.lines("r0", rows[i : i + 7])]
     assert pieces == lines(rows) and len(pieces) == 6
     assert not list(health.lines("r0", None)) and not list(health.lines("r0", rows[:0]))
@@ -73,8 +74,8 @@ def test_rows_in_any_portions_give_the_same_lines(make_rows):
 def test_every_optimizer_has_its_line(make_rows):
     rows = make_rows(40, opt=[0, 1] * 20)
     rows["step"] //= 2
-    told = lines(rows, 10)
-    assert [("optimizer 1" in line) for line in told] == [False, True]
+    reported = lines(rows, 10)
+    assert [("optimizer 1" in line) for line in reported] == [False, True]
 
 
 def test_none_unless_asked_for_and_none_when_quiet_or_of_other_ranks(make_rows):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from holdfast.report import (
-    Record,
+    RunRecord,
     read_record,
     report_html,
     write_page,
@@ -56,10 +56,10 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        told = [
+        reported = [
             w for tag, some in self.words.items() if tag not in ("script", "style") for w in some
         ]
-        return " ".join("".join(told).replace("\N{NO-BREAK SPACE}", " ").split())
+        return " ".join("".join(reported).replace("\N{NO-BREAK SPACE}", " ").split())
 
 
 def verdict(text: str) -> tuple[str, str]:
@@ -109,10 +109,10 @@ def test_the_verdict_has_a_word_a_colour_and_a_sentence(incident, exit_code, wor
 def test_a_healthy_run_is_green_and_short(make_run):
     text = report_html(make_run())
     assert verdict(text) == ("info", "Finished")
-    page, told = Page(text), Page(text).text
-    assert "No findings in 20 steps; loss 2.0" in told
+    page, reported = Page(text), Page(text).text
+    assert "No findings in 20 steps; loss 2.0" in reported
     assert not page.named("article") and not page.named("table")
-    assert "It recorded, and changed nothing." in told
+    assert "It recorded, and changed nothing." in reported
 
 
 def test_harm_that_was_not_prevented_is_red(make_run, make_rows):
@@ -134,21 +134,21 @@ def test_a_statement_over_several_lines_is_marked_whole(incident, incident_cause
 
 
 def test_the_numbers_of_the_operation(incident):
-    told = Page(report_html(incident())).text
-    assert "tensor shape min max mean zeros negative NaN inf".replace(" ", "") in told.replace(
+    reported = Page(report_html(incident())).text
+    assert "tensor shape min max mean zeros negative NaN inf".replace(" ", "") in reported.replace(
         " ", ""
     )
-    assert "log in the forward pass, function loss_fn, module encoder.gru" in told
-    assert "95 %; holdfast reran this batch and traced it (step 413)" in told
+    assert "log in the forward pass, function loss_fn, module encoder.gru" in reported
+    assert "95 %; holdfast reran this batch and traced it (step 413)" in reported
 
 
-def test_ranks_are_told(incident):
+def test_ranks_are_reported(incident):
     text = report_html(incident(ranks=3))
-    told = Page(text).text
-    assert "NUM002 on ranks 0-1, spread by all-reduce" in told
-    assert "Step 412, rank 2: NUM001" in told
-    assert "Skipped steps with non-finite values (ranks 0-2)" in told
-    assert text.count("<summary>Plots, r") == 2 and "Plots, r2" in told
+    reported = Page(text).text
+    assert "NUM002 on ranks 0-1, spread by all-reduce" in reported
+    assert "Step 412, rank 2: NUM001" in reported
+    assert "Skipped steps with non-finite values (ranks 0-2)" in reported
+    assert text.count("<summary>Plots, r") == 2 and "Plots, r2" in reported
 
 
 def test_heat_map_signs(incident, add_lane, make_layers, make_rows, incident_finding, tmp_path):
@@ -162,14 +162,18 @@ def test_heat_map_signs(incident, add_lane, make_layers, make_rows, incident_fin
     run = Run.create(tmp_path / "many", {})
     add_lane(run, rows, tables={"layers0": layers}, findings=[found])
     text = report_html(run)
-    page, told = Page(text), Page(text).text
+    page, reported = Page(text), Page(text).text
     bad = page.named("td", "bad")
     assert [cell["title"] for cell in bad] == ["NaN", "inf"]
-    assert "blocks.41.weight was first: the gradients of 2 of 100 layers were non-finite" in told
-    assert "It built up: in the 8 steps before, the gradient of blocks.41.weight grew from" in told
-    assert "Everything was finite again in the 8 steps after it." in told
-    assert "68 layers of 100 not shown" in told
-    assert "all names begin with blocks." in told
+    assert (
+        "blocks.41.weight was first: the gradients of 2 of 100 layers were non-finite" in reported
+    )
+    assert (
+        "It built up: in the 8 steps before, the gradient of blocks.41.weight grew from" in reported
+    )
+    assert "Everything was finite again in the 8 steps after it." in reported
+    assert "68 layers of 100 not shown" in reported
+    assert "all names begin with blocks." in reported
     assert len(page.named("td")) < 40 * 17 + 100
 
 
@@ -262,8 +266,8 @@ def lane_of(rows, *, lane="r0", **given) -> LaneData:
     return LaneData(lane=lane, rank=int(lane[1:]), steps=rows, **(base | given))
 
 
-def record_of(run: Run, *lanes: LaneData) -> Record:
-    return Record(summary=summarize_lanes(run, lanes), lanes=lanes)
+def record_of(run: Run, *lanes: LaneData) -> RunRecord:
+    return RunRecord(summary=summarize_lanes(run, lanes), lanes=lanes)
 
 
 @pytest.mark.slow
@@ -294,7 +298,7 @@ def test_the_page_stays_small_whatever_the_run(tmp_path, make_rows, make_layers,
     assert "more findings of this kind" in page.text
 
 
-def test_thinned_rows_of_a_long_run_are_told(tmp_path, make_rows, make_event):
+def test_thinned_rows_of_a_long_run_are_reported(tmp_path, make_rows, make_event):
     rows = make_rows(1000)
     rows["step"] *= 1000
     end = make_event("end", 0, 0, steps=1_000_000, skipped=12)
@@ -348,7 +352,7 @@ def test_infinite_and_absurd_numbers(make_run, make_rows):
         {"code": "x\n" * 1000, "start": 10**12, "excerpt": [[i, "y" * 9999] for i in range(999)]},
     ],
 )  # fmt: skip
-def test_a_cause_that_makes_no_sense_is_told_as_far_as_it_goes(incident, cause):
+def test_a_cause_that_makes_no_sense_is_reported_as_far_as_it_goes(incident, cause):
     text = report_html(incident(cause=cause))
     assert len(text) < 500_000
     assert "Log of 0" in Page(text).text
@@ -372,9 +376,9 @@ def test_of_a_damaged_run_what_can_be_read(incident, damage):
     run = incident()
     damage(run.path)
     text = report_html(Run.open(run.path))
-    told = Page(text).text
-    assert "Part of the recording is damaged; 1 finding in" in told
-    assert "is not a table of holdfast" in told and "src/project/model.py:88" in told
+    reported = Page(text).text
+    assert "Part of the recording is damaged; 1 finding in" in reported
+    assert "is not a table of holdfast" in reported and "src/project/model.py:88" in reported
 
 
 def test_lines_that_make_no_sense_are_counted(incident):

@@ -90,5 +90,5 @@ def test_every_form_of_report_folds(make_run, make_event):
         assert "2 findings" in text and "so also" in text
         assert text.index("TPT004") < text.index("so also") < text.index("TPT005")
     assert "- so also: TPT005" in markdown(record)
-    told = json.loads(report_json(summary))["findings"]
-    assert [(f["code"], f["because"]) for f in told] == [("TPT004", ""), ("TPT005", "TPT004")]
+    reported = json.loads(report_json(summary))["findings"]
+    assert [(f["code"], f["because"]) for f in reported] == [("TPT004", ""), ("TPT005", "TPT004")]

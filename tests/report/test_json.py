@@ -24,7 +24,7 @@ def test_everything_is_there_and_it_is_strict_json(make_run, make_rows, record_l
     )
     (finding,) = data["findings"]
     assert (finding["code"], finding["severity"], finding["step"]) == ("NUM001", "warning", 5)
-    assert (finding["ranks"], finding["echoes"]) == ([0], [["NUM002", 1]])
+    assert (finding["ranks"], finding["consequences"]) == ([0], [["NUM002", 1]])
     assert [lane["lane"] for lane in data["lanes"]] == ["r0", "r1"]
     assert data["meta"]["script"] == "train.py"
     assert data["path"] == str(run.path)

@@ -61,7 +61,7 @@ def test_the_exception_that_ends_a_run_is_left_to_the_summary(said, summed_up):
 
 
 @pytest.mark.parametrize(
-    ("severity", "confidence", "told"),
+    ("severity", "confidence", "reported"),
     [
         (Severity.WARNING, 1.0, ""),
         (Severity.WARNING, 0.9, " (90 % sure)"),
@@ -69,11 +69,11 @@ def test_the_exception_that_ends_a_run_is_left_to_the_summary(said, summed_up):
         (Severity.INFO, 1.0, " (info)"),
     ],
 )
-def test_a_line_says_how_sure_it_is(said, severity, confidence, told):
+def test_a_line_says_how_sure_it_is(said, severity, confidence, reported):
     Live(said.append, terminal=PLAIN).show(
         [replace(finding(), severity=severity, confidence=confidence)]
     )
-    assert re.search(re.escape(f"(loss finite){told}") + r" +\[NUM002\]$", said[0])
+    assert re.search(re.escape(f"(loss finite){reported}") + r" +\[NUM002\]$", said[0])
 
 
 def test_on_a_terminal_the_line_is_cleared_first(said):
@@ -83,13 +83,13 @@ def test_on_a_terminal_the_line_is_cleared_first(said):
 
 def test_the_first_three_then_powers_of_ten(said):
     live = Live(said.append, terminal=PLAIN)
-    told = []
+    reported = []
     for count in range(1, 1201):
         live.show([finding(count, last=412 + count)])
         if said:
-            told.append(count)
+            reported.append(count)
             said.clear()
-    assert told == [1, 2, 3, 10, 100, 1000]
+    assert reported == [1, 2, 3, 10, 100, 1000]
 
 
 def test_large_deliveries_pass_several_marks_at_once(said):
@@ -124,7 +124,7 @@ def test_ranks_are_named_and_told_apart(said):
     assert said[1].startswith("step 412  rank 3  skipped")
 
 
-def test_events_worth_hearing_are_told_once(said):
+def test_events_worth_hearing_are_reported_once(said):
     live = Live(said.append, verbose=True, terminal=PLAIN)
 
     def event(kind, **data):
@@ -181,7 +181,7 @@ def explained(given=None, *, step=413, **data):
     return explanation.added_to(given or finding(step=step))
 
 
-def test_the_cause_is_told_with_its_fix(said):
+def test_the_cause_is_reported_with_its_fix(said):
     Live(said.append, terminal=PLAIN).show([explained()])
     assert said[0].endswith("[NUM002]")
     assert said[1:] == [
@@ -190,19 +190,19 @@ def test_the_cause_is_told_with_its_fix(said):
     ]
 
 
-def test_a_cause_that_comes_later_is_told_alone_and_once(said):
+def test_a_cause_that_comes_later_is_reported_alone_and_once(said):
     live = Live(said.append, terminal=SCREEN)
     live.show([finding(step=413)])
     live.show([explained()])
     live.show([explained(finding(2, step=413, last=414))])
-    told = [line.removeprefix(CLEAR) for line in said]
+    reported = [line.removeprefix(CLEAR) for line in said]
     assert all(line.startswith(CLEAR) for line in said)
-    assert [line.split()[2] for line in told if line.startswith("step")] == [
+    assert [line.split()[2] for line in reported if line.startswith("step")] == [
         "skipped:", "cause:", "again:",
     ]  # fmt: skip
 
 
-def test_one_cause_of_forty_layers_is_told_once(said):
+def test_one_cause_of_forty_layers_is_reported_once(said):
     layers = [explained(finding(layer=f"layer{i}", step=413)) for i in range(40)]
     Live(said.append, terminal=PLAIN).show(layers)
     assert sum("cause: " in line for line in said) == 1
@@ -212,11 +212,11 @@ def test_a_storm_of_causes_is_no_storm_of_lines(said):
     live = Live(said.append, terminal=PLAIN)
     for step in range(1200):
         live.show([explained(step=step)])
-    told = [line for line in said if "cause: " in line]
-    assert [int(line.split()[1]) + 1 for line in told] == [1, 2, 3, 10, 100, 1000]
+    reported = [line for line in said if "cause: " in line]
+    assert [int(line.split()[1]) + 1 for line in reported] == [1, 2, 3, 10, 100, 1000]
 
 
-def test_the_fix_is_told_in_words_where_no_line_says_it():
+def test_the_fix_is_reported_in_words_where_no_line_says_it():
     first, second = cause_lines(explained(code="", sample=None))
     assert first == "step 413  cause: log of 0 at model.py:88"
     assert second == "          fix: 1 of 9 values that go into log is 0: clamp the argument"
@@ -264,8 +264,8 @@ def test_a_cause_reaches_the_screen_through_a_judge(said, make_rows):
     data = {"opt": 0, "how": "replay", "phase": "forward", "op": "log", "file": "a.py", "line": 3}
     event = Event(time=0, rank=0, step=4, kind="cause", data=data)
     live.show(judge.feed(None, [event]), [event])
-    told = [line.split(":")[0] for line in said]
-    assert told == ["step 4  skipped", "step 4  cause", "        fix"]
+    reported = [line.split(":")[0] for line in said]
+    assert reported == ["step 4  skipped", "step 4  cause", "        fix"]
 
 
 def test_a_batch_that_is_handed_out_twice_is_announced(make_event):

@@ -14,7 +14,7 @@ from holdfast.report.layout import plain
 D, G = 7, 9
 
 
-def told(make_event: Any, number: int, name: str, line: int, kind: str = "MseLoss") -> Any:
+def reported(make_event: Any, number: int, name: str, line: int, kind: str = "MseLoss") -> Any:
     part = {"name": name, "file": "gan.py", "line": line, "kind": kind}
     return make_event("losses", 0, 0, number=number, opt=0, parts=[part], summed=1)
 
@@ -25,7 +25,7 @@ def gan(make_run, make_rows, make_event):
     losses = np.tile([10.0, 1.0], 60)
     numbers = np.tile([D, G], 60).astype(float)
     rows = make_rows(120, loss=losses, losses=numbers)
-    events = [told(make_event, D, "err_d", 18), told(make_event, G, "err_g", 21)]
+    events = [reported(make_event, D, "err_d", 18), reported(make_event, G, "err_g", 21)]
     return make_run(rows, name="gan", events=events)
 
 
@@ -47,7 +47,7 @@ def test_rows_between_two_losses_belong_to_none(make_run, make_rows, make_event)
     numbers = np.full(120, np.nan)
     numbers[[0, 20, 80, 100]] = D, D, G, G
     rows = make_rows(120, loss=np.where(np.arange(120) < 50, 10.0, 1.0), losses=numbers)
-    events = [told(make_event, D, "a", 1), told(make_event, G, "b", 2)]
+    events = [reported(make_event, D, "a", 1), reported(make_event, G, "b", 2)]
     one, two = summarize(make_run(rows, name="r", events=events)).losses
     assert (one.called, one.first, one.last) == ("a", 10, 10)
     assert (two.called, two.first, two.last) == ("b", 1, 1)
@@ -67,7 +67,7 @@ def test_runs_with_different_losses_are_not_compared_by_percent(
         make_run(
             make_rows(60, loss=level, losses=D),
             name=name,
-            events=[told(make_event, D, "loss", 3, kind)],
+            events=[reported(make_event, D, "loss", 3, kind)],
         )
         for name, level, kind in (("a", 0.3, "NllLoss"), ("b", 2.2, "MseLoss"))
     ]
@@ -84,7 +84,7 @@ def test_losses_that_a_compiler_hides_are_compared(make_run, make_rows, make_eve
         make_run(
             make_rows(60, loss=level, losses=D),
             name=name,
-            events=[told(make_event, D, "loss", 3, kind)],
+            events=[reported(make_event, D, "loss", 3, kind)],
         )
         for name, level, kind in (("a", 0.3, "NllLoss"), ("b", 2.2, "CompiledFunction"))
     ]

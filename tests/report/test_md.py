@@ -19,7 +19,7 @@ EVIL = "<img src=x onerror=y> `a` | *b* @team #1 [c](http://d) ```\n# e"
 
 
 def test_the_same_story_as_the_page(incident):
-    told = report_md(incident())
+    reported = report_md(incident())
     order = [
         "# Finished with findings: `train.py`", "Log of 0 at model.py:88: 1 of 600 steps",
         "## Findings", "### NUM001 Log of 0 (warning)", "`src/project/model.py:88`", "```python\n",
@@ -34,23 +34,23 @@ def test_the_same_story_as_the_page(incident):
         "| Skipped steps with non-finite values (ranks 0-1) | step 412 |", "## The run",
         "- command: `train.py --epochs 3 --hf-token ***`", "Guard cost ",
     ]  # fmt: skip
-    places = [told.find(part) for part in order]
+    places = [reported.find(part) for part in order]
     assert -1 not in places, order[places.index(-1)]
     assert places == sorted(places)
 
 
 def test_fences_and_tables_are_whole(incident):
-    told = report_md(incident())
-    assert told.count("```") % 2 == 0
-    assert told.endswith("\n") and "\n\n\n" not in told
-    for block in re.findall(r"(?:^\|.*\n)+", told, re.M):
+    reported = report_md(incident())
+    assert reported.count("```") % 2 == 0
+    assert reported.endswith("\n") and "\n\n\n" not in reported
+    for block in re.findall(r"(?:^\|.*\n)+", reported, re.M):
         assert len({row.count("|") for row in block.splitlines()}) == 1
 
 
 def test_a_healthy_run_is_short(make_run):
-    told = report_md(make_run())
-    assert told.startswith("# Finished: `train.py`\n\nNo findings in 20 steps;")
-    assert "## Findings" not in told and len(told) < 2000
+    reported = report_md(make_run())
+    assert reported.startswith("# Finished: `train.py`\n\nNo findings in 20 steps;")
+    assert "## Findings" not in reported and len(reported) < 2000
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -62,15 +62,15 @@ def test_runs_with_next_to_nothing(tmp_path, make_run, make_rows, steps):
 def test_of_a_damaged_run_what_can_be_read(incident):
     run = incident()
     next(run.path.glob("steps.r1*")).write_bytes(b"junk")
-    told = report_md(Run.open(run.path))
-    assert "Could not be read: r1: steps.r1.000000.bin" in told and "### NUM001" in told
+    reported = report_md(Run.open(run.path))
+    assert "Could not be read: r1: steps.r1.000000.bin" in reported and "### NUM001" in reported
 
 
 def test_nothing_a_user_wrote_is_markup(incident, incident_cause):
     cause = incident_cause | {"module": EVIL, "file": EVIL, "excerpt": [[88, EVIL]], "op": EVIL}
-    told = report_md(incident(cause=cause, message=EVIL, advice=EVIL, name=EVIL,
+    reported = report_md(incident(cause=cause, message=EVIL, advice=EVIL, name=EVIL,
                               evidence={"diff": f"-{EVIL}", "headline": EVIL}))  # fmt: skip
-    bare = re.sub(r"(`{3,})\w+\n.*?\n\1(?=\n)", "", told, flags=re.S)
+    bare = re.sub(r"(`{3,})\w+\n.*?\n\1(?=\n)", "", reported, flags=re.S)
     bare = re.sub(r"(?<!\\)(`+) ?.*? ?(?<!`)\1(?!`)", "", bare)
     assert not re.findall(r"(?<!\\)<img", bare)
     assert "@team" not in bare and "@&#8203;team" in bare

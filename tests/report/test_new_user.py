@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.cli import main
 from holdfast.detectors._remedies.prescription import amount
-from holdfast.probes.cost_budget import MEASUREMENTS, Budget
+from holdfast.probes.cost_budget import MEASUREMENTS, CostBudget
 from holdfast.report import plain, report_lines, summarize
 
 
@@ -20,7 +20,7 @@ def test_one_of_many_is_singular():
 
 
 def test_the_guard_tells_times_and_shares_as_the_report_does():
-    budget = Budget(0.02)
+    budget = CostBudget(0.02)
     budget.per_step, budget.measured = 0.002034, 0.269
     why = budget.facts(MEASUREMENTS).why
     assert "took 2.03 ms per step, 27 % of the time, above its budget of 2 %" in why

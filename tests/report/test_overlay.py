@@ -29,13 +29,13 @@ def test_the_page_lies_in_the_folder_of_the_second_run(pair, capsys):
     path = second.path / "compare.html"
     assert capsys.readouterr().out == f"{path}\n"
     page = path.read_text()
-    told = words_of(page)
-    assert "Worse" in told and "step time, median 10 ms 13 ms +30.0% worse" in told
+    reported = words_of(page)
+    assert "Worse" in reported and "step time, median 10 ms 13 ms +30.0% worse" in reported
     assert (
-        "host memory (rss), peak 476.8 MiB 572.2 MiB +20.0% worse" in told
-        and "only in B: NUM001" in told
+        "host memory (rss), peak 476.8 MiB 572.2 MiB +20.0% worse" in reported
+        and "only in B: NUM001" in reported
     )
-    assert "A 10 ms, B 13 ms (+30.0%): median of all steps but the first few." in told
+    assert "A 10 ms, B 13 ms (+30.0%): median of all steps but the first few." in reported
     assert page.count('data-name="A"') == page.count('data-name="B"') == 4
     assert "https://" not in page and "default-src" in page
 
@@ -44,12 +44,12 @@ def test_another_file_and_no_change(pair, tmp_path, capsys):
     first = str(pair[0].path)
     file = tmp_path / "same.html"
     assert main(["compare", first, first, "--format", "html", "--output", str(file)]) == 0
-    told = words_of(file.read_text())
-    assert "Not worse" in told and "B is within the limits of A" in told
-    assert "Both runs have the same findings." in told
+    reported = words_of(file.read_text())
+    assert "Not worse" in reported and "B is within the limits of A" in reported
+    assert "Both runs have the same findings." in reported
 
 
-def test_limits_are_told_in_percent(pair, capsys):
+def test_limits_are_reported_in_percent(pair, capsys):
     main(["compare", str(pair[0].path), str(pair[1].path)])
     assert "(+30.0%), limit 10 %" in capsys.readouterr().out
 
@@ -74,8 +74,8 @@ def test_like_is_compared_with_like_and_told_once(make_run, make_rows, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "reported"),
     [(2.0, 1.0, "-50.0%"), (0.0, 1.0, "from 0"), (0.0, 0.0, "+0.0%"), (np.nan, 1.0, "")],
 )
-def test_a_change_in_words(before, after, told):
-    assert change_words(Figure(name="loss", before=before, after=after)) == told
+def test_a_change_in_words(before, after, reported):
+    assert change_words(Figure(name="loss", before=before, after=after)) == reported

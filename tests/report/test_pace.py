@@ -29,14 +29,14 @@ def timed(make_rows, each, stride=1):
     ],
 )
 def test_what_bounds_a_step(make_rows, more, says):
-    told = verdict(timed(make_rows, np.full(STEPS, 0.01)), {**PHASES, **more})
-    assert says in told.replace("\N{NO-BREAK SPACE}", " ")
+    reported = verdict(timed(make_rows, np.full(STEPS, 0.01)), {**PHASES, **more})
+    assert says in reported.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_from_the_twentieth_step_on(make_rows):
     assert not verdict(timed(make_rows, np.full(STEPS - 1, 0.01)), PHASES)
-    told = verdict(timed(make_rows, np.full(STEPS, 0.01)), PHASES)
-    assert told.endswith("each so far, the guard included")
+    reported = verdict(timed(make_rows, np.full(STEPS, 0.01)), PHASES)
+    assert reported.endswith("each so far, the guard included")
     assert not verdict(timed(make_rows, np.full(STEPS, 0.01)), {})
 
 

@@ -29,8 +29,8 @@ def lanes(run, make_rows, events=((), (), ()), **columns):
         rows = make_rows(60, seed=rank, batch=float(100 + rank))
         for name, values in columns.items():
             rows[name] = values[rank]
-        told = [event(rank, "parallel", **FACTS | {"group": len(events)}), *more]
-        record(run, rows, lane=f"r{rank}", events=told)
+        reported = [event(rank, "parallel", **FACTS | {"group": len(events)}), *more]
+        record(run, rows, lane=f"r{rank}", events=reported)
 
 
 def test_each_rank_has_a_row_and_the_odd_one_is_first(run, make_rows):
@@ -39,11 +39,11 @@ def test_each_rank_has_a_row_and_the_odd_one_is_first(run, make_rows):
     assert [finding.code for finding in summary.findings] == ["RNK006"]
     assert summary.ranks[0].rank == 2
     assert [rank.odd for rank in summary.ranks] == [True, False, False]
-    told = plain(report_lines(summary))
-    assert "the learning rate is 0.2 on rank 2" in told
-    head, first = told.partition("\nRanks\n")[2].splitlines()[:2]
+    reported = plain(report_lines(summary))
+    assert "the learning rate is 0.2 on rank 2" in reported
+    head, first = reported.partition("\nRanks\n")[2].splitlines()[:2]
     assert head.split()[:3] == ["rank", "steps", "loss"] and first.split()[:2] == ["2", "60"]
-    assert all(len(row) <= 88 for row in told.splitlines())
+    assert all(len(row) <= 88 for row in reported.splitlines())
     record_ = read_record(run)
     assert "<h2>Ranks</h2>" in report_html(record_).replace(' id="ranks"', "")
     assert "\n## Ranks\n\n| rank | steps |" in report_md(record_)
@@ -85,7 +85,7 @@ def test_the_first_error_is_the_one_and_lost_connections_follow_from_it(run, mak
     summary = summarize(run)
     (group,) = summary.finding_groups
     assert (group.finding.code, group.finding.rank, group.finding.line) == ("RUN001", 1, 4)
-    assert group.echoes == (("RUN001", 0),)
+    assert group.consequences == (("RUN001", 0),)
     assert summary.ending.line == "crashed with KeyError: 'cat' at a.py:4"
     assert {rank.rank: rank.end for rank in summary.ranks} == {
         0: "RuntimeError: another rank is gone", 1: "KeyError",

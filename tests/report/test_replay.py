@@ -44,9 +44,9 @@ def test_replay_tells_which_detector_failed(make_run):
 
 def test_as_text(make_run, make_rows):
     result = replay(make_run(make_rows(30, loss_bad={5: 1})))
-    told = plain(check_lines(result))
-    assert told.startswith("1 finding in 30 rows of 1 process\n")
-    assert "NUM001  nonfinite loss  error" in told
+    reported = plain(check_lines(result))
+    assert reported.startswith("1 finding in 30 rows of 1 process\n")
+    assert "NUM001  nonfinite loss  error" in reported
     clean = plain(check_lines(replay(make_run(name="clean"))))
     assert clean == "No findings in 20 rows of 1 process\n"
 

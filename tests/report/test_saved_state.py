@@ -29,8 +29,10 @@ def event(kind: str, data: dict[str, Any], *, step: int = 19, rank: int = 0) -> 
 
 def run_with(make_run: Any, tmp_path: Path, *events: Event, **given: Any) -> Any:
     file = str(tmp_path / "run" / FILE)
-    told = [replace(e, data={**e.data, "file": file}) if e.data.get("file") else e for e in events]
-    return make_run(events=told, **{"exit_code": 1, **given})
+    reported = [
+        replace(e, data={**e.data, "file": file}) if e.data.get("file") else e for e in events
+    ]
+    return make_run(events=reported, **{"exit_code": 1, **given})
 
 
 def test_the_lines_that_load_it_stand_in_every_report(make_run: Any, tmp_path: Path) -> None:
@@ -47,9 +49,9 @@ def test_the_lines_that_load_it_stand_in_every_report(make_run: Any, tmp_path: P
     assert f'state = holdfast.load_checkpoint("{run.path}")' in said and lines[2] in said
     for report in (report_md(run), report_html(run).replace("&quot;", '"')):
         assert all(line in report for line in lines) and path in report
-    told = json.loads(report_json(summarize(run)))["saved_state"]
-    assert told["path"] == path and told["step"] == 19 and told["bytes"] == 3 << 20
-    assert len(told["code"]) == 4 and not told["failed"]
+    reported = json.loads(report_json(summarize(run)))["saved_state"]
+    assert reported["path"] == path and reported["step"] == 19 and reported["bytes"] == 3 << 20
+    assert len(reported["code"]) == 4 and not reported["failed"]
 
 
 def test_a_snapshot_says_its_step_and_why(make_run: Any, tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ def test_what_was_not_saved_is_said_in_one_line_with_what_there_is(
 
 
 @pytest.mark.parametrize(("code", "shown"), [(-9, True), (1, True), (0, False)])
-def test_a_killed_run_is_told_its_newest_checkpoint(
+def test_a_killed_run_is_reported_its_newest_checkpoint(
     make_run: Any, tmp_path: Path, code: int, shown: bool
 ) -> None:
     older = [event("checkpoint", OLDER, step=step) for step in (5, 10)]
@@ -101,10 +103,12 @@ def test_a_killed_run_is_told_its_newest_checkpoint(
     assert (saved is not None and saved.step == 10) == shown
 
 
-def test_a_checkpoint_whose_event_a_kill_took_is_told_too(make_run: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_whose_event_a_kill_took_is_reported_too(
+    make_run: Any, tmp_path: Path
+) -> None:
     accepted = ResumeCheck(accepted=True).to_dict()
-    told = [event("checkpoint", OLDER, step=10), event("resumable", accepted)]
-    run = run_with(make_run, tmp_path, *told, exit_code=-9)
+    reported = [event("checkpoint", OLDER, step=10), event("resumable", accepted)]
+    run = run_with(make_run, tmp_path, *reported, exit_code=-9)
     folder = run.path / "checkpoints"
     folder.mkdir()
     newer = folder / "step-0000000015.r0.safetensors"

@@ -39,13 +39,13 @@ def test_a_run_that_skips_nearly_all_of_its_steps_does_not_train(make_run, make_
     bad = {step: 1 for step in range(3, 50)}
     run = make_run(make_rows(50, loss=dict.fromkeys(bad, NAN), loss_bad=bad, skipped=bad))
     summary = summarize(run)
-    told = "he training does not go on: 47 of 50 steps skipped"
+    reported = "he training does not go on: 47 of 50 steps skipped"
     assert summary.stands_still and verdict_of(summary).word == "Not training"
-    assert verdict_of(summary).tone == "bad" and told in verdict_of(summary).sentence
+    assert verdict_of(summary).tone == "bad" and reported in verdict_of(summary).sentence
     assert "went on" not in verdict_of(summary).sentence
     for lines in (end_lines(summary), report_lines(summary)):
-        assert told in " ".join(plain(lines).split())
-    assert told in card(summary)
+        assert reported in " ".join(plain(lines).split())
+    assert reported in card(summary)
 
 
 def test_some_skipped_steps_leave_a_training_that_goes_on(make_run, make_rows):
@@ -100,7 +100,7 @@ def test_recorded_counts_beat_those_of_rows_that_were_thinned(make_run, make_row
     assert summarize(run).findings[0].evidence["count"] == 8
 
 
-def test_ranks_that_see_the_same_are_told_once(make_run, make_rows, record_lane):
+def test_ranks_that_see_the_same_are_reported_once(make_run, make_rows, record_lane):
     rows = make_rows(20, **POISON)
     run = make_run(rows)
     record_lane(run, rows, lane="r1")
@@ -134,7 +134,11 @@ def test_bad_gradients_that_came_by_all_reduce_are_an_echo(make_run, make_rows, 
     record_lane(run, make_rows(20, grad_bad={5: 2, 9: 1}, skipped={5: 1}), lane="r2")
     own, cause = summarize(run).finding_groups
     assert (own.finding.code, own.ranks) == ("NUM002", (2,)), "step 9 was nobody else's fault"
-    assert (cause.finding.code, cause.ranks, cause.echoes) == ("NUM001", (1,), (("NUM002", 0),))
+    assert (cause.finding.code, cause.ranks, cause.consequences) == (
+        "NUM001",
+        (1,),
+        (("NUM002", 0),),
+    )
 
 
 def test_notes_from_events(make_run, make_event):
@@ -235,7 +239,7 @@ def test_the_command_is_the_line_that_was_typed(make_run):
     assert summarize(run).facts["command"] == "holdfast run train.py --name 'a b'"
 
 
-def test_how_the_loss_moved_is_told_by_medians(make_run, make_rows):
+def test_how_the_loss_moved_is_reported_by_medians(make_run, make_rows):
     rows = make_rows(400, loss=np.r_[np.full(200, 1.0), np.full(200, 0.3)])
     rows["loss"][[0, 399]] = 0.7, 0.54  # one batch is a matter of chance
     assert summarize(make_run(rows)).loss_change == "loss 1 → 0.3 (medians of 20 steps)"

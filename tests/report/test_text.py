@@ -37,32 +37,32 @@ def text(run, width=88):
 
 
 def test_the_report_puts_the_verdict_first_then_findings_then_facts(sick):
-    told = text(sick)
+    reported = text(sick)
     order = [
         str(sick.path), "KILLED    killed by SIGKILL", "2 findings, 2 steps skipped", "Findings",
         "NUM002  nonfinite gradient  error", "NUM001  nonfinite loss  warning", "Not covered",
         "Errors inside holdfast", "Run", "Time per step", "forward",
     ]  # fmt: skip
-    places = [told.find(part) for part in order]
+    places = [reported.find(part) for part in order]
     assert -1 not in places, order[places.index(-1)]
     assert places == sorted(places)
 
 
-def test_a_finding_is_told_with_steps_fate_and_next_move(sick):
-    told = text(sick)
-    assert "on      steps 5, 9; all were skipped" in told
-    assert "next    look for log, division or softmax" in told
-    assert "encoder.weight" in told
-    assert f"more about it: holdfast explain {summarize(sick).findings[0].code}" in told
+def test_a_finding_is_reported_with_steps_fate_and_next_move(sick):
+    reported = text(sick)
+    assert "on      steps 5, 9; all were skipped" in reported
+    assert "next    look for log, division or softmax" in reported
+    assert "encoder.weight" in reported
+    assert f"more about it: holdfast explain {summarize(sick).findings[0].code}" in reported
 
 
 def test_facts(sick):
-    told = text(sick)
-    assert "command  train.py --epochs 3" in told
-    assert "holdfast 0.1.0, torch 2.13.0, cpu" in told.replace("\n           ", " ")
-    assert "at most host 2.794 GiB" in told
-    assert "lost     5,000 records" in told
-    assert "too short a run to tell what a step costs" in " ".join(told.split())
+    reported = text(sick)
+    assert "command  train.py --epochs 3" in reported
+    assert "holdfast 0.1.0, torch 2.13.0, cpu" in reported.replace("\n           ", " ")
+    assert "at most host 2.794 GiB" in reported
+    assert "lost     5,000 records" in reported
+    assert "too short a run to tell what a step costs" in " ".join(reported.split())
 
 
 @pytest.mark.parametrize("width", [40, 60, 88, 100])
@@ -89,31 +89,31 @@ def test_colours_do_not_change_the_words(sick):
 
 
 def test_the_end_summary_is_short_and_says_where_to_look(sick):
-    told = end_summary(sick)
-    assert told.startswith(
+    reported = end_summary(sick)
+    assert reported.startswith(
         "holdfast: killed by SIGKILL, perhaps out of host memory, after 40 steps."
     )
-    assert "2 findings, 2 steps skipped, loss " in told.replace("\n          ", " ")
-    assert "NUM001  step 5 skipped: loss is NaN" in told
-    assert f"holdfast report {sick.path}" in told
-    assert "holdfast explain NUM002" in told
-    assert len(told.splitlines()) < 25
+    assert "2 findings, 2 steps skipped, loss " in reported.replace("\n          ", " ")
+    assert "NUM001  step 5 skipped: loss is NaN" in reported
+    assert f"holdfast report {sick.path}" in reported
+    assert "holdfast explain NUM002" in reported
+    assert len(reported.splitlines()) < 25
 
 
 def test_the_end_summary_of_a_healthy_run_is_two_lines(make_run):
-    told = end_summary(make_run(), Terminal(width=200))
-    assert told.count("\n") == 2
-    assert told.startswith("holdfast: finished after 20 steps. No findings, loss ")
-    assert "explain" not in told
+    reported = end_summary(make_run(), Terminal(width=200))
+    assert reported.count("\n") == 2
+    assert reported.startswith("holdfast: finished after 20 steps. No findings, loss ")
+    assert "explain" not in reported
 
 
 def test_many_findings_of_one_code_are_counted_not_told(make_run, make_rows, make_event):
     rows = make_rows(30, grad_bad=1, grad_layer=np.arange(30))
     names = make_event("optimizer", 0, 0, opt=0, cls="SGD", layers=[f"l{i}" for i in range(30)])
     run = make_run(rows, events=[names])
-    told = text(run)
-    assert told.count("nonfinite gradient") == 3
-    assert "27 more findings of this kind" in told
+    reported = text(run)
+    assert reported.count("nonfinite gradient") == 3
+    assert "27 more findings of this kind" in reported
     assert len(end_lines(summarize(run))) < 20
 
 
@@ -122,39 +122,39 @@ def test_ranks_are_named_where_there_are_several(make_run, make_rows, record_lan
     for lane in ("r1", "r2"):
         record_lane(run, make_rows(9, grad_bad={5: 1}), lane=lane)
     record_lane(run, make_rows(9, grad_bad={5: 1}, loss_bad={5: 1}), lane="r4")
-    told = text(run)
-    assert "by      rank 4" in told
-    assert "also    NUM002 on ranks 0-2, spread by all-reduce" in told
-    assert "\n     2      9" in told, "a row for each rank"
+    reported = text(run)
+    assert "by      rank 4" in reported
+    assert "also    NUM002 on ranks 0-2, spread by all-reduce" in reported
+    assert "\n     2      9" in reported, "a row for each rank"
 
 
 def test_a_process_without_last_words_is_pointed_out(make_run):
     assert "ended without a final record" in text(make_run(end=False, exit_code=-9))
 
 
-def test_nothing_of_the_environment_is_told(make_run, monkeypatch):
+def test_nothing_of_the_environment_is_reported(make_run, monkeypatch):
     monkeypatch.setenv("SOME_SECRET", "swordfish")
     run = make_run()
     assert "swordfish" not in text(run) + end_summary(run)
 
 
-def test_the_cause_and_its_cure_are_told(incident):
-    told = text(incident())
-    assert "cause   log of 0 at src/project/model.py:88" in told
-    assert "data    dataset index 20817 (row 5 of the batch)" in told
-    assert "            -    loss = -torch.log(picked).mean()\n            +    loss" in told
-    assert "@@" not in told, "the place is said one line above"
+def test_the_cause_and_its_cure_are_reported(incident):
+    reported = text(incident())
+    assert "cause   log of 0 at src/project/model.py:88" in reported
+    assert "data    dataset index 20817 (row 5 of the batch)" in reported
+    assert "            -    loss = -torch.log(picked).mean()\n            +    loss" in reported
+    assert "@@" not in reported, "the place is said one line above"
 
 
 def test_the_end_summary_tells_the_cause_and_where_the_page_is(incident):
     run = incident()
-    told = end_summary(run, Terminal(width=200))
-    assert "cause: log of 0 at src/project/model.py:88, dataset index 20817" in told
-    assert "\n          +    loss = -torch.log(picked.clamp_min(1e-12)).mean()\n" in told
-    assert f"  report  holdfast report {run.path}\n" in told
+    reported = end_summary(run, Terminal(width=200))
+    assert "cause: log of 0 at src/project/model.py:88, dataset index 20817" in reported
+    assert "\n          +    loss = -torch.log(picked.clamp_min(1e-12)).mean()\n" in reported
+    assert f"  report  holdfast report {run.path}\n" in reported
     write_page(run)
-    told = end_summary(run)
-    assert f"  report  {run.path}/report.html\n  text    holdfast report {run.path}\n" in told
+    reported = end_summary(run)
+    assert f"  report  {run.path}/report.html\n  text    holdfast report {run.path}\n" in reported
 
 
 def test_the_end_summary_of_a_damaged_run_says_so(incident):
@@ -163,11 +163,11 @@ def test_the_end_summary_of_a_damaged_run_says_so(incident):
     assert "damaged r1: steps.r1.000000.bin is not a table" in end_summary(run, Terminal(width=200))
 
 
-def test_what_modules_need_is_told_part_by_part(make_run):
+def test_what_modules_need_is_reported_part_by_part(make_run):
     parts = {"weights": 2.0**20, "gradients": 0.0, "activations": 3 * 2.0**30}
     event = memory_event("out_of_memory", 3, modules={"blocks.*.attn": parts})
-    told = text(make_run(events=[event]))
-    assert "parts   blocks.*.attn: weights 1 MiB, activations 3 GiB" in told
+    reported = text(make_run(events=[event]))
+    assert "parts   blocks.*.attn: weights 1 MiB, activations 3 GiB" in reported
 
 
 def test_the_summary_of_a_run_of_seconds_tells_no_cost(make_run, make_rows):

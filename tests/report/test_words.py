@@ -59,7 +59,7 @@ def test_a_loss_never_seen_is_not_told():
 def test_a_name_of_the_script_keeps_its_case():
     code = "history.append((net(x) ** 2).mean())"
     found = Finding(
-        code="MEM002", name="graph_kept", severity=Severity.WARNING, step=1, message="", advice="",
+        code="MEM002", name="graph_leak", severity=Severity.WARNING, step=1, message="", advice="",
         evidence={"headline": "history keeps the graphs alive", "source": {"code": code}},
     )  # fmt: skip
     assert title_of(found, cause_of(found)) == "history keeps the graphs alive"

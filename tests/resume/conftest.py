@@ -87,8 +87,8 @@ class Ended:
 
     @property
     def refusal(self) -> dict[str, Any]:
-        told = [event.data for event in self.events if event.kind == "resumable"]
-        return dict(told[-1]) if told else {}
+        reported = [event.data for event in self.events if event.kind == "resumable"]
+        return dict(reported[-1]) if reported else {}
 
 
 class Bench:
@@ -133,8 +133,8 @@ def _child(
         for number, path in ((1, out), (2, err)):
             os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
         sys.stdout, sys.stderr = (os.fdopen(n, "w", 1, closefd=False) for n in (1, 2))
-        told = [f"checkpoint.steps={every}", "checkpoint.last=999", "guard.fused=false"]
-        settings = config.load(None, [*told, *also])
+        reported = [f"checkpoint.steps={every}", "checkpoint.last=999", "guard.fused=false"]
+        settings = config.load(None, [*reported, *also])
         os.environ[RUN_VARIABLE], os.environ[OWNER_VARIABLE] = str(run.path), "test"
         os.environ[SETTINGS_VARIABLE] = config.to_json(settings)
         if resume is not None:

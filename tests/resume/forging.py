@@ -53,12 +53,12 @@ class Trapped(metaclass=Meta):
         raise AttributeError(name)
 
     @property
-    def told(self) -> int:
+    def reported(self) -> int:
         CALLS.append("told")
         return 0
 
-    @told.setter
-    def told(self, value: int) -> None:
+    @reported.setter
+    def reported(self, value: int) -> None:
         CALLS.append("told=")
 
     def method(self) -> None:

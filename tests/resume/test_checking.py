@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from holdfast.resume.values import restoring
-from holdfast.resume.values.baseline import Baseline
+from holdfast.resume.values.baseline import StartValues
 from holdfast.resume.values.checking import difference
 from holdfast.resume.values.taking import Taking
-from holdfast.resume.values.tensors import Known
+from holdfast.resume.values.tensors import SavedTensors
 
 from .conftest import Bench
 from .test_shared_memory import taken
@@ -72,7 +72,7 @@ def test_whatever_is_not_what_it_was_is_found(where: str) -> None:
     nodes, here = taken(state()), state()
     if where:
         CHANGES[where](here)
-    taking = Taking(Known(), Baseline(), lambda name: True)
+    taking = Taking(SavedTensors(), StartValues(), lambda name: True)
     again = {name: taking.take(value, f"0/{name}") for name, value in here.items()}
     found = [difference(nodes[name], again[name], f"0/{name}") for name in nodes]
     first = next(filter(None, found), "")
@@ -83,7 +83,7 @@ def test_whatever_is_not_what_it_was_is_found(where: str) -> None:
 def test_a_value_that_is_as_the_script_made_it_may_be_written_by_its_digest(kind: str) -> None:
     values: dict[str, Any] = {"array": np.arange(3.0), "tensor": torch.arange(3.0)}
     one = {kind: values[kind]}
-    baseline = Baseline()
+    baseline = StartValues()
     full = taken(one)[kind]
     taken(one, baseline, first=True)
     made = taken(one, baseline)[kind]

@@ -116,12 +116,14 @@ def test_a_rollback_and_its_troubles_go_on():
 
     one = made()
     watch = DamageWatch(6, 12, usual=1.0, limit=2.0, in_vain={"NUM001": 7}, _start=1.0)
-    one.troubles.watches[0] = watch
-    one.troubles.rolled_back, one.troubles.level = 33, 0.5
-    one._judging.lowered, one._back.best_left, one.attentive = 21, 0, True
+    one.open_incidents.watches[0] = watch
+    one.open_incidents.rolled_back, one.open_incidents.level = 33, 0.5
+    one._rollback_decision.lowered, one._back.best_left, one.attentive = 21, 0, True
     other = made()
     assert other.settled and other.state() != one.state()
     other.restore(through_json(one.state()))
-    assert other.state() == one.state() and other.troubles.watches == one.troubles.watches
+    assert (
+        other.state() == one.state() and other.open_incidents.watches == one.open_incidents.watches
+    )
     watch.first = 40
     assert not one.settled, "suspected damage is not resumed from"

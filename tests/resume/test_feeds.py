@@ -336,9 +336,9 @@ def test_what_its_workers_may_see_otherwise_is_refused(bench: Bench, name: str) 
     body, reason = REFUSED[name]
     whole = bench.run(bench.script(body + END), every=3)
     assert whole.code == 0, whole.err
-    told = [event.data for event in whole.events if event.kind == "resumable"]
-    assert any(reason in one["reason"] for one in told if not one["accepted"]), told
-    assert not told[-1]["accepted"]
+    reported = [event.data for event in whole.events if event.kind == "resumable"]
+    assert any(reason in one["reason"] for one in reported if not one["accepted"]), reported
+    assert not reported[-1]["accepted"]
 
 
 def test_workers_that_begin_with_other_data_are_refused(bench: Bench) -> None:

@@ -30,7 +30,7 @@ from holdfast.errors import CheckpointError
 from holdfast.resume.refusal import RefusedError
 from holdfast.resume.values.admitted import class_named
 from holdfast.resume.values.nodes import MISSING
-from holdfast.resume.values.restoring import Restoring
+from holdfast.resume.values.restoring import ValueRestoring
 
 from . import forging
 from .conftest import Bench
@@ -50,7 +50,7 @@ def nothing_runs() -> Iterator[None]:
 
 
 def put(node: Any, live: Any = MISSING, path: str = "0/v") -> Any:
-    return Restoring().value(live, node, path)
+    return ValueRestoring().value(live, node, path)
 
 
 def refused(node: Any, live: Any = MISSING) -> None:
@@ -237,7 +237,7 @@ def test_code_is_neither_replaced_nor_filled(live: Any):
 
 def test_code_does_not_get_another_name():
     """``same`` over a part of a module would have put ``os.system`` under any name."""
-    again = Restoring()
+    again = ValueRestoring()
     again.value(os, node("ref", c="module"), "m/os")
     again.value(forging.trap, node("ref", c="function"), "m/trap")
     for path in ("m/os", "m/trap"):

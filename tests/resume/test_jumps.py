@@ -209,5 +209,5 @@ def test_what_cannot_jump_is_refused(bench: Bench, name: str) -> None:
     body, reason = REFUSED[name]
     whole = bench.run(bench.script(MADE + body + END), every=6)
     assert whole.code == 0, whole.err
-    told = [event.data for event in whole.events if event.kind == "resumable"]
-    assert not told[-1]["accepted"] and reason in told[-1]["reason"], told
+    reported = [event.data for event in whole.events if event.kind == "resumable"]
+    assert not reported[-1]["accepted"] and reason in reported[-1]["reason"], reported

@@ -133,12 +133,12 @@ def test_no_row_of_a_log_comes_twice(bench: Bench, name: str) -> None:
 def test_what_is_cut_off_is_kept_and_other_files_are_left_alone(bench: Bench) -> None:
     script = bench.script(MADE + LOGS["append"])
     whole = bench.run(script, every=4)
-    log, mine = bench.folder / "log.csv", bench.folder / "mine.csv"
+    log, own = bench.folder / "log.csv", bench.folder / "mine.csv"
     rows = log.read_text()
     log.write_text(rows + "of another run\n")
-    mine.write_text("never opened by the script\n")
+    own.write_text("never opened by the script\n")
     tree, _ = load(whole.checkpoints[-2])
-    tree["resume"]["outputs"].append([str(mine), 0, b"forged"])
+    tree["resume"]["outputs"].append([str(own), 0, b"forged"])
     forged = bench.folder / "run1" / "checkpoints" / "forged.safetensors"
     save(forged, *flatten(tree), {"step": 20, "resume": True})
     resumed = bench.run(script, forged)
@@ -146,12 +146,12 @@ def test_what_is_cut_off_is_kept_and_other_files_are_left_alone(bench: Bench) ->
     assert log.read_text() == rows
     assert "of another run" in (resumed.run.path / KEPT / "log.csv").read_text()
     assert f"{log} is cut back from" in resumed.err
-    assert mine.read_text() == "never opened by the script\n"
+    assert own.read_text() == "never opened by the script\n"
 
 
 def test_a_forged_checkpoint_writes_no_file_that_the_script_only_reads(bench: Bench) -> None:
-    mine = bench.folder / "settings.json"
-    mine.write_text("[1, 2]")
+    own = bench.folder / "settings.json"
+    own.write_text("[1, 2]")
     script = bench.script(
         MADE
         + """
@@ -166,12 +166,12 @@ print(loss.item())
     whole = bench.run(script, every=4)
     for contents in (b"forged", None):
         tree, _ = load(whole.checkpoints[-2])
-        tree["resume"]["outputs"].append([str(mine), 3, contents])
+        tree["resume"]["outputs"].append([str(own), 3, contents])
         forged = bench.folder / "run1" / "checkpoints" / "forged.safetensors"
         save(forged, *flatten(tree), {"step": 20, "resume": True})
         resumed = bench.run(script, forged)
         assert resumed.code == 2 and "is read and is not what it was" in resumed.err
-        assert mine.read_text() == "[1, 2]"
+        assert own.read_text() == "[1, 2]"
 
 
 def test_a_log_that_is_shorter_than_it_was_is_refused(bench: Bench) -> None:

@@ -157,6 +157,6 @@ for fold in range(3):
     )
     whole = bench.run(script, every=3)
     assert whole.code == 0, whole.err
-    told = [event.data for event in whole.events if event.kind == "resumable"]
-    refused = [one for one in told if not one["accepted"]]
-    assert refused and all(one["line"] for one in refused), told
+    reported = [event.data for event in whole.events if event.kind == "resumable"]
+    refused = [one for one in reported if not one["accepted"]]
+    assert refused and all(one["line"] for one in refused), reported

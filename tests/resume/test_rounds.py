@@ -407,9 +407,9 @@ def test_a_loop_whose_place_is_not_known_is_refused_by_name(bench: Bench, name: 
     script = bench.script(body)
     whole = bench.run(script, every=7)
     assert whole.code == 0, whole.err
-    told = [event.data for event in whole.events if event.kind == "resumable"]
+    reported = [event.data for event in whole.events if event.kind == "resumable"]
     refusal: dict[str, Any] = {"reason": ""}
-    refusal = dict(next((one for one in told if not one["accepted"]), refusal))
-    assert reason in refusal["reason"], told
+    refusal = dict(next((one for one in reported if not one["accepted"]), refusal))
+    assert reason in refusal["reason"], reported
     if line:
         assert line in script.read_text().splitlines()[refusal["line"] - 1]

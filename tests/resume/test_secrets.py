@@ -10,17 +10,17 @@ import pytest
 
 from holdfast.checkpoint.tree import flatten
 from holdfast.resume.refusal import RefusedError
-from holdfast.resume.values.baseline import Baseline
+from holdfast.resume.values.baseline import StartValues
 from holdfast.resume.values.nodes import MISSING
-from holdfast.resume.values.restoring import Restoring
+from holdfast.resume.values.restoring import ValueRestoring
 from holdfast.resume.values.taking import Taking
-from holdfast.resume.values.tensors import Known
+from holdfast.resume.values.tensors import SavedTensors
 
 SECRET = "Xk29secret"
 
 
 def node_of(value: Any, path: str = "0/v") -> Any:
-    return Taking(Known(), Baseline(), lambda name: True).take(value, path)
+    return Taking(SavedTensors(), StartValues(), lambda name: True).take(value, path)
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,20 @@ def test_a_secret_is_named_and_kept_by_the_script(
     skeleton, tensors = flatten(node)
     assert SECRET not in json.dumps(skeleton)
     assert not tensors
-    assert Restoring().value(value, node, path) == value
+    assert ValueRestoring().value(value, node, path) == value
     with pytest.raises(RefusedError, match=r"secret|not there"):
-        Restoring().value(MISSING, node, path)
+        ValueRestoring().value(MISSING, node, path)
 
 
 def test_what_surely_is_a_secret_may_be_another_one():
-    assert Restoring().value("new", node_of(SECRET, "0/password"), "0/password") == "new"
+    assert ValueRestoring().value("new", node_of(SECRET, "0/password"), "0/password") == "new"
 
 
 def test_what_looks_like_a_secret_must_be_the_same():
     node = node_of(f"password={SECRET}", "0/conn")
     for other in (f"password={SECRET}2", 3, None, b"x"):
         with pytest.raises(RefusedError, match="another one"):
-            Restoring().value(other, node, "0/conn")
+            ValueRestoring().value(other, node, "0/conn")
 
 
 @pytest.mark.parametrize(

@@ -10,25 +10,25 @@ import torch
 
 from holdfast.checkpoint.tree import flatten, unflatten
 from holdfast.resume.refusal import RefusedError
-from holdfast.resume.values.baseline import Baseline
+from holdfast.resume.values.baseline import StartValues
 from holdfast.resume.values.nodes import MISSING
-from holdfast.resume.values.restoring import Restoring
+from holdfast.resume.values.restoring import ValueRestoring
 from holdfast.resume.values.taking import Taking
-from holdfast.resume.values.tensors import Known
+from holdfast.resume.values.tensors import SavedTensors
 
 from .conftest import Bench
 
 
-def taken(values: dict[str, Any], baseline: Baseline | None = None, **options: Any) -> Any:
+def taken(values: dict[str, Any], baseline: StartValues | None = None, **options: Any) -> Any:
     """The nodes of variables, through the form in which files hold them."""
-    taking = Taking(Known(), baseline or Baseline(), lambda name: True, **options)
+    taking = Taking(SavedTensors(), baseline or StartValues(), lambda name: True, **options)
     nodes = {name: taking.take(value, f"0/{name}") for name, value in values.items()}
     return unflatten(*flatten(nodes))
 
 
 def restored(live: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
     """The variables of a resumed script once everything is put back."""
-    restoring = Restoring()
+    restoring = ValueRestoring()
     return {n: restoring.value(live.get(n, MISSING), one, f"0/{n}") for n, one in nodes.items()}
 
 
@@ -40,7 +40,7 @@ def first_round() -> dict[str, Any]:
 
 @pytest.mark.parametrize("order", [("held", "state"), ("state", "held")])
 def test_a_name_for_another_array_leaves_the_first_one_as_it_is(order: tuple[str, ...]) -> None:
-    script, baseline = first_round(), Baseline()
+    script, baseline = first_round(), StartValues()
     names = {name: script[name] for name in order}
     taken(names, baseline, first=True)
     names["state"] = np.full(3, 9.0)
@@ -55,7 +55,7 @@ def test_a_name_for_another_parameter_leaves_the_first_one_as_it_is() -> None:
         weight = torch.nn.Parameter(torch.ones(2))
         return {"weight": weight, "best": weight}
 
-    script, baseline, live = first(), Baseline(), first()
+    script, baseline, live = first(), StartValues(), first()
     taken(script, baseline, first=True)
     script["best"] = torch.nn.Parameter(torch.full((2,), 9.0))
     back = restored(live, taken(script, baseline))
@@ -68,7 +68,7 @@ def test_a_container_that_is_too_long_to_be_saved_is_not_filled_for_another_name
         rows = list(range(5000))
         return {"rows": rows, "chosen": rows}
 
-    script, baseline, live = first(), Baseline(), first()
+    script, baseline, live = first(), StartValues(), first()
     taken(script, baseline, first=True)
     script["chosen"] = [1, 2]
     back = restored(live, taken(script, baseline))
@@ -81,7 +81,7 @@ def test_a_part_of_an_array_is_a_part_of_it_afterwards(changed: bool) -> None:
         data = np.arange(12.0).reshape(4, 3)
         return {"data": data, "row": data[0]}
 
-    script, baseline, live = first(), Baseline(), first()
+    script, baseline, live = first(), StartValues(), first()
     taken(script, baseline, first=True)
     script["row"] = script["data"][2, ::2]
     script["data"][1] += 10 * changed
@@ -124,7 +124,7 @@ def test_an_array_and_a_tensor_in_one_memory_are_in_one_again(
         array = np.arange(5.0)[1:].copy()
         return {"array": array, "tensor": torch.from_numpy(array[begin:])}
 
-    script, live, baseline = first(), first(), Baseline()
+    script, live, baseline = first(), first(), StartValues()
     taken({name: script[name] for name in order}, baseline, first=True)
     script["array"][2] = 9
     nodes = taken({name: script[name] for name in order}, baseline)
@@ -139,7 +139,7 @@ def test_an_array_and_a_tensor_in_one_memory_are_in_one_again(
 
 def test_data_that_a_tensor_shares_with_its_array_is_made_again() -> None:
     array = np.arange(4.0)
-    script, baseline = {"array": array, "tensor": torch.from_numpy(array)}, Baseline()
+    script, baseline = {"array": array, "tensor": torch.from_numpy(array)}, StartValues()
     taken(script, baseline, first=True)
     assert {one["#"] for one in taken(script, baseline).values()} == {"made"}
 

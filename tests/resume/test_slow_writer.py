@@ -60,16 +60,16 @@ told(model, shadow)
 def test_a_checkpoint_does_not_change_while_it_waits_to_be_written(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: dict[int, tuple[str, list[torch.Tensor]]] = {}
+    reported: dict[int, tuple[str, list[torch.Tensor]]] = {}
     submit, write = BackgroundWriter.submit, BackgroundWriter._write
 
     def noted(self: Any, skeleton: Any, tensors: Any, meta: Any, *args: Any, **named: Any) -> Any:
-        told[meta["step"]] = json.dumps(skeleton), [one.clone() for one in tensors]
+        reported[meta["step"]] = json.dumps(skeleton), [one.clone() for one in tensors]
         return submit(self, skeleton, tensors, meta, *args, **named)
 
     def late(self: Any, job: Any) -> None:
         time.sleep(0.1)  # five steps of the script
-        text, before = told[job.step]
+        text, before = reported[job.step]
         same = json.dumps(job.skeleton) == text and all(map(torch.equal, job.tensors, before))
         print(f"{job.step} is {'the same' if same else 'CHANGED'}", file=sys.stderr, flush=True)
         write(self, job)

@@ -19,11 +19,11 @@ from torch import nn
 
 from holdfast.checkpoint.tree import flatten, unflatten
 from holdfast.resume.refusal import RefusedError
-from holdfast.resume.values.baseline import Baseline
+from holdfast.resume.values.baseline import StartValues
 from holdfast.resume.values.nodes import MISSING
-from holdfast.resume.values.restoring import Restoring
+from holdfast.resume.values.restoring import ValueRestoring
 from holdfast.resume.values.taking import Taking
-from holdfast.resume.values.tensors import Known
+from holdfast.resume.values.tensors import SavedTensors
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -36,7 +36,7 @@ class Meter:
 
 def saved(value: Any, **options: Any) -> Any:
     """The node of a value, through the form in which files hold it."""
-    node = Taking(Known(), Baseline(), lambda name: True, **options).take(value, "0/v")
+    node = Taking(SavedTensors(), StartValues(), lambda name: True, **options).take(value, "0/v")
     return unflatten(*flatten(node))
 
 
@@ -79,7 +79,7 @@ def equal(one: Any, other: Any) -> bool:
     ids=lambda value: f"{type(value).__name__}",
 )
 def test_values_come_back_as_they_were(value: Any, inline: bool):
-    restored = Restoring().value(MISSING, saved(value, inline=inline), "0/v")
+    restored = ValueRestoring().value(MISSING, saved(value, inline=inline), "0/v")
     assert equal(restored, value)
 
 
@@ -87,14 +87,14 @@ def test_an_object_is_filled_where_it_stands():
     then, live = Meter(), Meter()
     then.total, then.values, then.parent = 3.0, [1.0, 2.0], then
     held = live.values
-    assert Restoring().value(live, saved(then), "0/v") is live
+    assert ValueRestoring().value(live, saved(then), "0/v") is live
     assert (live.total, live.values, live.parent) == (3.0, [1.0, 2.0], live)
     assert live.values is held
 
 
 def test_what_was_one_object_is_one_again():
     shared = [1]
-    one, other = Restoring().value(MISSING, saved([shared, shared]), "0/v")
+    one, other = ValueRestoring().value(MISSING, saved([shared, shared]), "0/v")
     assert one is other == [1]
 
 
@@ -111,7 +111,7 @@ def test_generators_go_on_where_they_were(make: Any, draw: Any):
     then, live = make(), make()
     draw(then)
     node = saved(then)
-    Restoring().value(live, node, "0/v")
+    ValueRestoring().value(live, node, "0/v")
     assert draw(live) == draw(then)
 
 
@@ -123,7 +123,7 @@ def test_a_module_gets_its_flags_its_numbers_and_its_tensors():
     then[0].weight.requires_grad_(False)
     with torch.no_grad():
         then[0].weight.fill_(3)
-    Restoring().value(live, saved(then), "0/v")
+    ValueRestoring().value(live, saved(then), "0/v")
     assert not live.training and live[1].p == 0.7 and not live[0].weight.requires_grad
     assert torch.equal(live[0].weight, then[0].weight)
 
@@ -136,22 +136,22 @@ def test_a_closure_and_a_class_get_their_variables():
     then, live = counter(), counter()
     then()
     then()
-    Restoring().value(live, saved(then), "0/v")
+    ValueRestoring().value(live, saved(then), "0/v")
     assert live() == then() == 4
 
 
 def test_what_nobody_has_changed_is_made_again_and_compared():
-    baseline, x = Baseline(), torch.arange(4.0)
-    Taking(Known(), baseline, lambda name: True, first=True).take(x, "0/x")
+    baseline, x = StartValues(), torch.arange(4.0)
+    Taking(SavedTensors(), baseline, lambda name: True, first=True).take(x, "0/x")
     assert not baseline.digests  # a run without a checkpoint never reads its data for this
-    node = Taking(Known(), baseline, lambda name: True).take(x, "0/x")
+    node = Taking(SavedTensors(), baseline, lambda name: True).take(x, "0/x")
     assert node["#"] == "made"
     same = torch.arange(4.0)
-    assert Restoring().value(same, node, "0/x") is same
+    assert ValueRestoring().value(same, node, "0/x") is same
     with pytest.raises(RefusedError, match="x with other values each time"):
-        Restoring().value(torch.ones(4), node, "0/x")
+        ValueRestoring().value(torch.ones(4), node, "0/x")
     x += 1
-    assert Taking(Known(), baseline, lambda name: True).take(x, "0/x")["#"] == "tensor"
+    assert Taking(SavedTensors(), baseline, lambda name: True).take(x, "0/x")["#"] == "tensor"
 
 
 def test_a_look_keeps_nothing_alive_once_it_is_over():
@@ -170,7 +170,7 @@ def test_a_look_keeps_nothing_alive_once_it_is_over():
 
 def test_tensors_that_share_memory_share_it_afterwards():
     x = torch.arange(8.0)
-    parts = Restoring().value(MISSING, saved([x[2:4], x[4:], x[1::2].view(2, 2)]), "0/v")
+    parts = ValueRestoring().value(MISSING, saved([x[2:4], x[4:], x[1::2].view(2, 2)]), "0/v")
     assert [one.tolist() for one in parts] == [[2, 3], [4, 5, 6, 7], [[1, 3], [5, 7]]]
     parts[1][1] = 50
     assert parts[2][1].tolist() == [50, 7]
@@ -183,7 +183,9 @@ def test_tensors_that_share_memory_share_it_afterwards():
 def test_two_objects_that_were_one_at_first_are_two():
     one: list[Any] = [1]
     meter = Meter()
-    back = Restoring().value([one, one, meter, meter], saved([[2], [3], Meter(), Meter()]), "0/v")
+    back = ValueRestoring().value(
+        [one, one, meter, meter], saved([[2], [3], Meter(), Meter()]), "0/v"
+    )
     assert back[:2] == [[2], [3]]
     assert back[2] is meter and back[3] is not meter
 
@@ -194,7 +196,7 @@ def test_a_graph_that_was_used_counts_as_none():
     with pytest.raises(RefusedError, match="carries a graph"):
         saved(loss)
     loss.backward()
-    assert Restoring().value(MISSING, saved(loss), "0/v").item() == 2.0
+    assert ValueRestoring().value(MISSING, saved(loss), "0/v").item() == 2.0
 
 
 @pytest.mark.parametrize(
@@ -218,4 +220,4 @@ def test_operators_of_the_script_are_defined_by_the_resumed_one():
     traced = torch.jit.trace(lambda x: x / 4, torch.ones(1))
     for operator in (library, third, packet, packet.default, traced):
         assert saved(operator)["#"] == "ref", operator
-        assert Restoring().value(operator, saved(operator), "0/v") is operator
+        assert ValueRestoring().value(operator, saved(operator), "0/v") is operator

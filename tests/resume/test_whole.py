@@ -10,10 +10,10 @@ import torch
 
 from holdfast.resume.refusal import RefusedError
 from holdfast.resume.values import whole
-from holdfast.resume.values.baseline import Baseline
+from holdfast.resume.values.baseline import StartValues
 from holdfast.resume.values.digests import items_digest
 from holdfast.resume.values.taking import Taking
-from holdfast.resume.values.tensors import Known
+from holdfast.resume.values.tensors import SavedTensors
 from holdfast.resume.values.whole import whole_digest
 
 
@@ -27,13 +27,13 @@ def rows() -> list[Any]:
     return [[i, [float(i)], "text"] for i in range(5000)]
 
 
-def look(baseline: Baseline, value: Any, *, first: bool = False) -> str:
+def look(baseline: StartValues, value: Any, *, first: bool = False) -> str:
     """The kind of the node of a list whose name the source changes."""
-    return Taking(Known(), baseline, lambda name: True, first=first).take(value, "0/v")["#"]
+    return Taking(SavedTensors(), baseline, lambda name: True, first=first).take(value, "0/v")["#"]
 
 
 def test_a_long_list_is_saved_only_when_it_has_changed():
-    baseline, value = Baseline(), rows()
+    baseline, value = StartValues(), rows()
     look(baseline, value, first=True)
     assert look(baseline, value) == "large"
     value[4999][1][0] += 1e-9
@@ -44,14 +44,14 @@ def test_a_long_list_is_saved_only_when_it_has_changed():
 
 
 def test_what_was_not_there_before_the_first_step_is_saved():
-    baseline = Baseline()
+    baseline = StartValues()
     look(baseline, [], first=True)
     assert look(baseline, rows()) == "list"
 
 
 def test_a_name_that_nobody_changes_is_not_read():
-    baseline = Baseline()
-    taking = Taking(Known(), baseline, lambda name: False, first=True)
+    baseline = StartValues()
+    taking = Taking(SavedTensors(), baseline, lambda name: False, first=True)
     assert taking.take(rows(), "0/v")["#"] == "large" and not baseline.containers
 
 

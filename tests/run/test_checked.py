@@ -93,7 +93,7 @@ def test_zeros_at_the_end_of_a_table_are_no_rows(tmp_path: Path):
 def test_a_table_too_large_for_the_memory_is_thinned_around_its_incidents(tmp_path, monkeypatch):
     path = tmp_path / "steps.r0.000000.bin"
     write_table(path, 16, "steps", ["loss", "loss_bad", "grad_norm", "grad_max", "skipped",
-                                    "loss_usual", "loss_limit", "norm_usual", "norm_limit",
+                                    "loss_baseline", "loss_limit", "norm_baseline", "norm_limit",
                                     "rss", "backwards", "batch", "forward", "backward",
                                     "optimizer", "data_wait", "other"], 40_000)  # fmt: skip
     with path.open("rb") as file:
@@ -111,8 +111,8 @@ def test_a_table_too_large_for_the_memory_is_thinned_around_its_incidents(tmp_pa
     ("detector", "columns"),
     [
         (ScalerCollapse(), {"scale": 0.0}),
-        (Divergence(), {"loss_usual": 2.0, "norm_usual": 0.0}),
-        (Divergence(), {"loss_usual": np.nan, "norm_usual": 1.0}),
+        (Divergence(), {"loss_baseline": 2.0, "norm_baseline": 0.0}),
+        (Divergence(), {"loss_baseline": np.nan, "norm_baseline": 1.0}),
     ],
 )
 def test_rows_that_cannot_be_a_fault_are_not_looked_at_one_by_one(detector, columns):

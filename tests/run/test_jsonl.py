@@ -98,14 +98,14 @@ def test_reading_tolerates_what_a_crash_leaves(
     tmp_path: Path, data: bytes, objects: list[Any], corrupt: int, end: int
 ) -> None:
     (tmp_path / "x").write_bytes(data)
-    assert jsonl.read_lines(tmp_path / "x") == jsonl.Lines(objects, corrupt, end)
+    assert jsonl.read_lines(tmp_path / "x") == jsonl.JsonLines(objects, corrupt, end)
 
 
 def test_reading_goes_on_where_it_ended_and_stops_where_told(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    assert jsonl.read_lines(path) == jsonl.Lines()
+    assert jsonl.read_lines(path) == jsonl.JsonLines()
     path.write_bytes(b'{"a":1}\n{"a":2}\n{"a"')
-    assert jsonl.read_lines(path, stop=10) == jsonl.Lines([{"a": 1}], 0, 8)
+    assert jsonl.read_lines(path, stop=10) == jsonl.JsonLines([{"a": 1}], 0, 8)
     end = jsonl.read_lines(path, start=8).end
     path.write_bytes(b'{"a":1}\n{"a":2}\n{"a":3}\n')
     assert jsonl.read_lines(path, start=end).objects == [{"a": 3}]

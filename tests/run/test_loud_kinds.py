@@ -37,9 +37,9 @@ def test_rare_kinds_are_read_whole_and_of_loud_ones_both_ends(loud):
     assert len(LaneReader(loud, "r0").events()) == 2 * MANY + 2
 
 
-def test_what_is_passed_over_is_told_and_quickly_judged(loud):
-    told = plain(report_lines(summarize(loud), 300))
-    assert "9,002 events passed over: of kinds with very many only the first and" in told
+def test_what_is_passed_over_is_reported_and_quickly_judged(loud):
+    reported = plain(report_lines(summarize(loud), 300))
+    assert "9,002 events passed over: of kinds with very many only the first and" in reported
     assert "No findings" in plain(check_lines(replay(loud)))
 
 

@@ -59,9 +59,9 @@ def test_no_word_is_the_newest(root: Path) -> None:
 def test_several_are_named(root: Path) -> None:
     with pytest.raises(RunFolderError) as caught:
         run_path("2026", root)
-    told = str(caught.value)
-    assert all(name in told for name in NAMES[:3]) and "mine" not in told
-    assert "'2026' is the beginning of 3 runs in runs" in told and "\n" not in told
+    reported = str(caught.value)
+    assert all(name in reported for name in NAMES[:3]) and "mine" not in reported
+    assert "'2026' is the beginning of 3 runs in runs" in reported and "\n" not in reported
 
 
 def test_very_many_are_counted(root: Path) -> None:

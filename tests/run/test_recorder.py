@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.run import Ring
-from holdfast.run.recorder import Table
+from holdfast.run.recorder import RowTable
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -23,7 +23,7 @@ def test_rows_by_one_store_are_those_of_one_store_each(
     found: list[object] = []
     for name in ("together", "singly"):
         ring = Ring.create(tmp_path / name, 4096)
-        table = Table(ring, 16, ["loss", "lr"])
+        table = RowTable(ring, 16, ["loss", "lr"])
         if name == "together":
             table.put_all(rows)
         else:

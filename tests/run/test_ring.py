@@ -574,7 +574,7 @@ def test_a_beat_is_progress_without_a_record(tmp_path):
     writer = Ring.create(path, 4096)
     reader = Ring.attach(path, readonly=True)
     before = reader.progress
-    writer.beat()
+    writer.heartbeat()
     beaten = reader.progress
     writer.put(1, b"x")
     assert len({before, beaten, reader.progress}) == 3

@@ -320,9 +320,9 @@ def test_streams_end_at_their_limit_and_say_how_much_is_missing(run: Run) -> Non
 
 def test_a_quarantined_sample_stands_in_a_file_of_its_own(run: Run, tmp_path: Path) -> None:
     ring = Ring.create(tmp_path / "ring", 1 << 16, owner="x", pid=1)
-    told = replace(event(7, "quarantine"), data={"index": 3, "file": "a.png"})
+    reported = replace(event(7, "quarantine"), data={"index": 3, "file": "a.png"})
     ring.put(EVENT, encode(event(1).to_dict()))
-    ring.put(EVENT, encode(told.to_dict()))
+    ring.put(EVENT, encode(reported.to_dict()))
     writer = LaneWriter(run, "r0", ring=ring)
     assert [e.kind for e in writer.drain().events] == ["start", "quarantine"]
     expected = {"step": 7, "time": 1.5, "index": 3, "file": "a.png"}
@@ -330,7 +330,7 @@ def test_a_quarantined_sample_stands_in_a_file_of_its_own(run: Run, tmp_path: Pa
     assert [decode(line) for line in path.read_bytes().splitlines()] == [expected]
     # What a writer appended and died before marking is still in the ring: not written twice.
     path.write_bytes(path.read_bytes() + encode({**expected, "index": 4}) + b"\n")
-    ring.put(EVENT, encode(replace(told, data={**told.data, "index": 4}).to_dict()))
+    ring.put(EVENT, encode(replace(reported, data={**reported.data, "index": 4}).to_dict()))
     again = LaneWriter(run, "r0", ring=ring)
     again.drain()
     again.close()

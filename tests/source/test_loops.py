@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.source.loops import (
-    Loop,
+    LoopAround,
     asks_alone,
     blocks_around,
     in_comprehension,
@@ -53,7 +53,7 @@ def test_the_head_of_a_loop_belongs_to_it(source, line, loop):
     assert loop_of(source, line) == loop
 
 
-def loop_in(tmp_path: Path, text: str, head: str) -> Loop:
+def loop_in(tmp_path: Path, text: str, head: str) -> LoopAround:
     return loop_at(*place(tmp_path, text, head))
 
 

@@ -74,25 +74,25 @@ def weights(net: nn.Module) -> list[float]:
 
 
 @pytest.mark.usefixtures("unthrottled")
-def test_a_best_validation_is_told_with_the_model_that_was_measured(tmp_path: Path) -> None:
-    told: list[tuple[Path, int, float]] = []
+def test_a_best_validation_is_reported_with_the_model_that_was_measured(tmp_path: Path) -> None:
+    reported: list[tuple[Path, int, float]] = []
     net, seen = model(), Lines()
     x = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))[:8]
 
     def improved(folder: Path, step: int) -> None:
         assert not net.training and not net[1].training  # type: ignore[index]
-        told.append((folder, step, net(x).square().mean().item()))
+        reported.append((folder, step, net(x).square().mean().item()))
 
     shown: list[float] = []
     validated = lambda step, values: shown.append(values["loss"])  # noqa: E731
     fit(tmp_path / "run", net, seen, improved=improved, validated=validated)
-    assert seen.best == [4, 8, 12, 16] == [step for _, step, _ in told]
-    assert {folder for folder, *_ in told} == {tmp_path / "run"}
-    assert [value for *_, value in told] == shown  # the averaged weights, without dropout
+    assert seen.best == [4, 8, 12, 16] == [step for _, step, _ in reported]
+    assert {folder for folder, *_ in reported} == {tmp_path / "run"}
+    assert [value for *_, value in reported] == shown  # the averaged weights, without dropout
     assert net.training and net[1].training  # type: ignore[index]
 
 
-def test_the_end_is_told_with_the_best_weights_on_a_slow_disk(
+def test_the_end_is_reported_with_the_best_weights_on_a_slow_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = writer.save

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from holdfast.training.loop.averages import StepAverages, Sums, means
+from holdfast.training.loop.averages import DeviceSums, StepAverages, means
 
 
 def test_means_are_weighted_and_begin_anew() -> None:
@@ -37,7 +37,7 @@ def test_what_is_known_stays_known_until_something_newer_is() -> None:
 
 def test_sums_on_a_device_are_those_of_the_host() -> None:
     """Numbers that come together are one row; a name may come in several companies."""
-    sums, readings = Sums(), StepAverages()
+    sums, readings = DeviceSums(), StepAverages()
     batches = [
         ({"loss": torch.tensor(1.0), "flows": torch.tensor(7)}, 3.0),
         ({"loss": torch.tensor(math.nan), "flows": torch.tensor(9)}, 1.0),

@@ -198,8 +198,8 @@ def test_a_wrapper_of_the_model_will_do_and_another_model_will_not():
     fill(model, 2.0)
     with average.in_place(nn.Sequential(model)):
         assert (model.weight == 1.0).all()
-    told = "Linear is not the model that is averaged: it does not hold weight;"
-    with pytest.raises(UsageError, match=told), average.in_place(nn.Linear(2, 2)):
+    reported = "Linear is not the model that is averaged: it does not hold weight;"
+    with pytest.raises(UsageError, match=reported), average.in_place(nn.Linear(2, 2)):
         pass
 
 
@@ -255,28 +255,28 @@ def test_a_checkpoint_holds_the_average_and_puts_it_back():
     average = Average(model, settings(0.5))
     training_state = TrainingState({"model": model}, [optimizer], ema={"average": average})
     average.update()
-    saved, mine = copy.deepcopy(training_state.state()), averaged(average, "0.weight")
-    before = mine.clone()
+    saved, own = copy.deepcopy(training_state.state()), averaged(average, "0.weight")
+    before = own.clone()
     assert not saved["left_out"]
     fill(model, 5.0)
     average.update()
-    assert not torch.equal(mine, before)
+    assert not torch.equal(own, before)
     training_state.put_back(saved)
-    assert torch.equal(mine, before) and average.n == 1
+    assert torch.equal(own, before) and average.n == 1
 
 
 def test_a_loaded_state_is_copied_into_the_tensors_that_are_there():
     model = nn.Linear(2, 2)
     average = Average(model, settings())
-    mine = averaged(average)
+    own = averaged(average)
     other = Average(nn.Linear(2, 2), settings())
     average.load_state_dict(other.state_dict())
-    assert averaged(average) is mine
-    assert torch.equal(mine, averaged(other)) and mine is not averaged(other)
+    assert averaged(average) is own
+    assert torch.equal(own, averaged(other)) and own is not averaged(other)
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "reported"),
     [
         (
             nn.Linear(3, 2),
@@ -287,10 +287,10 @@ def test_a_loaded_state_is_copied_into_the_tensors_that_are_there():
         (nn.ParameterDict({"other": torch.ones(1)}), "the saved average has no weight"),
     ],
 )
-def test_a_state_of_another_model_is_refused_before_anything_is_written(source, told):
+def test_a_state_of_another_model_is_refused_before_anything_is_written(source, reported):
     average = Average(nn.Linear(2, 2), settings())
     before = averaged(average).clone()
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=reported):
         average.load_state_dict(Average(source, settings()).state_dict())
     assert torch.equal(averaged(average), before)
     assert average.n == 0

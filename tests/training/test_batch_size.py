@@ -19,8 +19,8 @@ from torch import nn
 from holdfast.errors import UsageError
 from holdfast.run.host_memory import ran_out
 from holdfast.training.batch_size import searching
-from holdfast.training.batch_size.searching import Found, Try, find_batch
-from holdfast.training.batch_size.trial_step import Trial, resized
+from holdfast.training.batch_size.searching import SearchResult, Try, find_batch
+from holdfast.training.batch_size.trial_step import TrialStep, resized
 
 MIB = 2**20
 
@@ -29,7 +29,7 @@ def never_full() -> float:
     return math.inf
 
 
-def search(most: int, **more: Any) -> tuple[Found, list[str]]:
+def search(most: int, **more: Any) -> tuple[SearchResult, list[str]]:
     """Search where sizes above ``most`` run out of memory."""
     said: list[str] = []
 
@@ -44,7 +44,7 @@ def search(most: int, **more: Any) -> tuple[Found, list[str]]:
     return found, said
 
 
-def sizes(found: Found) -> list[int]:
+def sizes(found: SearchResult) -> list[int]:
     return [one.batch for one in found.tried]
 
 
@@ -108,7 +108,7 @@ def test_the_search_ends_when_patience_does():
     assert found.batch == 1 and found.why == "no larger one was tried after 0 s"
 
 
-def test_the_smallest_size_of_full_speed_is_told(monkeypatch):
+def test_the_smallest_size_of_full_speed_is_reported(monkeypatch):
     # 10 ms a step up to 64 samples, and in proportion above.
     monkeypatch.setattr(searching._Search, "_timed", lambda self, size: 0.010 * max(1.0, size / 64))
     found, said = search(0, limit=512)
@@ -155,7 +155,7 @@ def test_memory_is_expected_to_grow_in_a_straight_line():
         (ValueError("out of memory"), False),
     ],
 )
-def test_running_out_of_memory_is_told_from_other_errors(error, expected):
+def test_running_out_of_memory_is_reported_from_other_errors(error, expected):
     assert ran_out(error) is expected
 
 
@@ -203,7 +203,11 @@ def test_a_trial_leaves_model_gradients_and_random_state_alone():
 
     drawn = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # type: ignore[index]
     found = find_batch(
-        Trial(model, squared, adam, batch_of), start=2, limit=64, budget_bytes=never_full, say=print
+        TrialStep(model, squared, adam, batch_of),
+        start=2,
+        limit=64,
+        budget_bytes=never_full,
+        say=print,
     )
     assert found.batch == 8 and max(seen) == 16
     assert random.getstate() == drawn[0]
@@ -224,18 +228,18 @@ def test_a_trial_really_steps_its_copy():
         return adam(model)
 
     model = Dropped()
-    trial = Trial(model, squared, optimizer, lambda size: torch.ones(size, 3))
+    trial = TrialStep(model, squared, optimizer, lambda size: torch.ones(size, 3))
     trial(4)
     trial(8)
     assert len(made) == 1 and made[0] is not model and made[0].training
     weights = zip(model.parameters(), made[0].parameters(), strict=True)
-    assert any(not torch.equal(mine, theirs) for mine, theirs in weights)
+    assert any(not torch.equal(own, theirs) for own, theirs in weights)
 
 
 def test_a_model_that_cannot_be_copied_is_an_error_with_a_next_move():
     model = nn.Linear(2, 2)
     model.lock = (n for n in ())  # type: ignore[assignment]
-    trial = Trial(model, squared, adam, lambda size: torch.ones(size, 2))
+    trial = TrialStep(model, squared, adam, lambda size: torch.ones(size, 2))
     with pytest.raises(UsageError, match=r"cannot be copied .*set data\.batch yourself"):
         trial(1)
 

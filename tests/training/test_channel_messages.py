@@ -86,5 +86,5 @@ def test_channels_that_are_off_write_and_compute_nothing(
         monkeypatch.setattr(reporting.StepReporter, name, never)
     assert not [line for line in fit(tmp_path / "off") if line.startswith(("[", "profile"))]
     lines = fit(tmp_path / "on", *WANTED)
-    spoilt = {line.split("]")[0][1:] for line in lines if "could not be made" in line}
-    assert spoilt == set(WANTED), "each of them makes its messages there"
+    bad_values = {line.split("]")[0][1:] for line in lines if "could not be made" in line}
+    assert bad_values == set(WANTED), "each of them makes its messages there"

@@ -13,10 +13,10 @@ from holdfast.config import from_dict, load
 from holdfast.errors import SettingsError
 from holdfast.training import channels
 from holdfast.training.channels import LogSettings
-from holdfast.training.device import Place
+from holdfast.training.device import ProcessDevice
 
 CPU = torch.device("cpu")
-MAIN = Place(CPU)
+MAIN = ProcessDevice(CPU)
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +147,7 @@ def test_info_on_does_not_switch_channels_on(setup, caplog):
     assert "by number" not in [record.message for record in caplog.records]
 
 
-def test_a_record_of_channel_20_is_told_from_info(setup, caplog):
+def test_a_record_of_channel_20_is_reported_from_info(setup, caplog):
     settling = channels.add("settling", 20)
     setup(channels=("settling",), say=lambda line: None)
     settling("settled")
@@ -167,7 +167,7 @@ def test_enabling_works_without_a_setup_and_in_any_spelling(capsys):
     assert capsys.readouterr().err == "[performance] a\n[profiling] b\n"
 
 
-def test_an_unknown_name_is_told_with_the_nearest_and_changes_nothing():
+def test_an_unknown_name_is_reported_with_the_nearest_and_changes_nothing():
     with pytest.raises(SettingsError, match=r"'performence'; did you mean 'performance'\?"):
         channels.enable("memory", "performence")
     assert not channels.get("memory").on
@@ -246,7 +246,7 @@ def test_pytest_captures_each_record_once_with_its_place(setup, caplog):
 
 def test_other_ranks_are_silent_unless_asked(setup):
     said = []
-    setup(Place(CPU, 1, 2), said.append, channels=("performance",))
+    setup(ProcessDevice(CPU, 1, 2), said.append, channels=("performance",))
     assert channels.get("performance").on is False
     channels.logger.warning("on every rank")
     assert said == []
@@ -256,7 +256,7 @@ def test_other_ranks_are_silent_unless_asked(setup):
 
 def test_all_ranks_speak_with_their_number_when_asked(setup):
     said = []
-    setup(Place(CPU, 1, 2), said.append, channels=("performance",), ranks="all")
+    setup(ProcessDevice(CPU, 1, 2), said.append, channels=("performance",), ranks="all")
     channels.get("performance")("x")
     channels.logger.warning("careful")
     assert said == ["rank 1: [performance] x", "rank 1: warning: careful"]

@@ -18,12 +18,12 @@ from holdfast.training.data.loading import DataSettings, make_loader
 from holdfast.training.data.sampling import EpochBatches
 from holdfast.training.data.streaming import Streamed
 from holdfast.training.data.tensor_files import MappedTensors, write_tensors
-from holdfast.training.device import Place
+from holdfast.training.device import ProcessDevice
 from holdfast.training.loop.progress import Progress
 from holdfast.training.settings import TrainSettings
 from holdfast.training.trainer import Trainer
 
-CPU = Place(torch.device("cpu"))
+CPU = ProcessDevice(torch.device("cpu"))
 CHUNK = 10
 
 
@@ -94,9 +94,9 @@ def test_samples_are_mixed_within_and_across_chunks_in_another_way_each_epoch() 
 def test_one_large_file_feeds_ranks_with_other_ranges_each_epoch() -> None:
     def of(rank: int, epoch: int) -> set[int]:
         stream = Streamed(files(80), chunk=CHUNK)
-        mine = stream.joined(Place(torch.device("cpu"), rank, 2), 4, seed=1, train=True)
-        mine.set_epoch(epoch)
-        return {int(number) for (number,) in mine}
+        own = stream.joined(ProcessDevice(torch.device("cpu"), rank, 2), 4, seed=1, train=True)
+        own.set_epoch(epoch)
+        return {int(number) for (number,) in own}
 
     assert of(0, 0) | of(1, 0) == set(range(80)) and not of(0, 0) & of(1, 0)
     assert of(0, 0) != of(0, 1)
@@ -186,10 +186,10 @@ def test_a_resumed_run_goes_on_within_a_chunk(kind: str, tmp_path: Path) -> None
     assert before + after == all_seen
 
 
-def test_the_memory_of_chunks_is_told_before_it_is_taken(tmp_path: Path) -> None:
+def test_the_memory_of_chunks_is_reported_before_it_is_taken(tmp_path: Path) -> None:
     lines: list[str] = []
 
-    class Told(Progress):
+    class Reported(Progress):
         def say(self, line: str) -> None:
             lines.append(line)
 
@@ -202,6 +202,6 @@ def test_the_memory_of_chunks_is_told_before_it_is_taken(tmp_path: Path) -> None
         stream,
         settings=settings,
         run_dir=tmp_path / "run",
-        progress=Told(),
+        progress=Reported(),
     ).fit()
     assert "data: chunks of 1000 samples, 2 at once in this process: at most 24 kB" in lines

@@ -16,7 +16,7 @@ from holdfast.errors import SettingsError
 from holdfast.training import compilers, compiling
 from holdfast.training.batch_size.memory import HostMemory, host_memory
 from holdfast.training.compilers import choose
-from holdfast.training.compiling import Compiled, CompileSettings
+from holdfast.training.compiling import CompiledModel, CompileSettings
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BIG = HostMemory(64 * 2.0**30, 32 * 2.0**30)
@@ -71,9 +71,9 @@ def eager_backend(monkeypatch) -> list[dict[str, Any]]:
 
 def make(
     model: nn.Module, mode: Any = "default", said: list[str] | None = None, **more: Any
-) -> Compiled:
+) -> CompiledModel:
     settings = CompileSettings(mode=mode, force=more.pop("force", False))
-    return Compiled(model, settings, CPU, 0, (said if said is not None else []).append, **more)
+    return CompiledModel(model, settings, CPU, 0, (said if said is not None else []).append, **more)
 
 
 def stepper(model: nn.Module) -> Callable[[Any], torch.Tensor]:
@@ -152,7 +152,7 @@ def test_forked_workers_leave_one_compile_thread(eager_backend):
     assert choose("default", CPU, workers=0, start="fork").threads
     said: list[str] = []
     settings = CompileSettings(mode="max-autotune", force=False)
-    compiled = Compiled(nn.Linear(2, 2), settings, CPU, 4, said.append, start="fork")
+    compiled = CompiledModel(nn.Linear(2, 2), settings, CPU, 4, said.append, start="fork")
     assert eager_backend[0]["options"]["compile_threads"] == 1
     assert "4 workers of kind fork" in compiled.why
     assert said == [f"compile: {compiled.why}"]
@@ -236,8 +236,8 @@ def test_a_last_partial_batch_never_recompiles(monkeypatch):
     compiled, eager = make(model), copy.deepcopy(model)
     for _epoch in range(3):
         for size in (8, 8, 8, 5, 1):
-            mine = compiled.run(stepper(model), batch(size))
-            assert torch.allclose(mine, stepper(eager)(batch(size)))
+            own = compiled.run(stepper(model), batch(size))
+            assert torch.allclose(own, stepper(eager)(batch(size)))
     assert counter.frame_count == 1
     assert compiled.recompiles == 0 and compiled.odd == 6
     for one, other in zip(model.parameters(), eager.parameters(), strict=True):
@@ -302,7 +302,7 @@ def test_a_recompilation_is_counted(eager_backend):
     assert compiled.recompiles == 1 and compiled.fresh
 
 
-def test_batches_that_always_differ_are_told_once(eager_backend):
+def test_batches_that_always_differ_are_reported_once(eager_backend):
     model, said = nn.Linear(4, 1), []
     compiled = make(model, said=said)
     for size in range(1, 80):
@@ -373,7 +373,7 @@ def squares(model: nn.Module, batch: Any) -> torch.Tensor:
 def test_the_loss_is_compiled_with_the_model_on_one_rank(monkeypatch, ranks):
     seen, model, said = count_operations(monkeypatch), nn.Linear(4, 1), []
     settings = CompileSettings(mode="default", loss=True)
-    compiled = Compiled(model, settings, CPU, 0, said.append, loss=squares, ranks=ranks)
+    compiled = CompiledModel(model, settings, CPU, 0, said.append, loss=squares, ranks=ranks)
     for _ in range(2):
         found = compiled.run(lambda batch: compiled.loss(model, batch), batch())
         with compiled.paused():
@@ -398,7 +398,7 @@ def test_a_loss_that_cannot_be_compiled_is_computed_eagerly(monkeypatch):
     fail_in_compiler(monkeypatch)
     model, said = nn.Linear(4, 1), []
     settings = CompileSettings(mode="default", loss=True)
-    compiled = Compiled(model, settings, CPU, 0, said.append, loss=squares)
+    compiled = CompiledModel(model, settings, CPU, 0, said.append, loss=squares)
     for _ in range(2):
         found = compiled.run(lambda batch: compiled.loss(model, batch), batch())
         assert torch.equal(found, squares(model, batch()))
@@ -412,10 +412,10 @@ def test_a_first_step_that_cannot_be_compiled_is_made_eagerly_and_exactly(monkey
     eager, said = copy.deepcopy(model), []
     compiled = make(model, said=said)
     torch.manual_seed(4)
-    mine = [compiled.run(stepper(model), batch()) for _ in range(2)]
+    own = [compiled.run(stepper(model), batch()) for _ in range(2)]
     torch.manual_seed(4)
     theirs = [stepper(eager)(batch()) for _ in range(2)]
-    assert mine == theirs
+    assert own == theirs
     for name, value in eager.state_dict().items():
         assert torch.equal(model.state_dict()[name], value), name
     assert compiled.mode == "none" and model._compiled_call_impl is None
@@ -439,9 +439,9 @@ def test_what_a_half_made_step_left_is_taken_back(eager_backend):
         return loss
 
     torch.manual_seed(1)
-    mine = compiled.run(step, batch())
+    own = compiled.run(step, batch())
     torch.manual_seed(1)
-    assert torch.equal(mine, stepper(eager)(batch()))
+    assert torch.equal(own, stepper(eager)(batch()))
     assert model.linear.weight.grad is held and held is not None
     assert eager.linear.weight.grad is not None and torch.equal(held, eager.linear.weight.grad)
     assert torch.equal(model.norm.running_var, eager.norm.running_var)  # pyright: ignore[reportArgumentType]
@@ -471,7 +471,7 @@ class Recurrent(nn.Module):
         return self.gru(x)[0]
 
 
-def test_a_model_of_which_nothing_is_compiled_is_told(eager_backend):
+def test_a_model_of_which_nothing_is_compiled_is_reported(eager_backend):
     torch._dynamo.utils.counters.clear()
     model, said = Recurrent(), []
     compiled = make(model, said=said)
@@ -525,10 +525,10 @@ def test_a_real_compiler_gives_the_same_step(monkeypatch):
     eager, said = copy.deepcopy(model), []
     # One thread: the same code as beside forked workers, and no pool left behind by a test.
     settings = CompileSettings(mode="default")
-    compiled = Compiled(model, settings, CPU, 2, said.append, start="fork")
+    compiled = CompiledModel(model, settings, CPU, 2, said.append, start="fork")
     for size in (8, 8, 5, 8):
-        mine = compiled.run(stepper(model), batch(size))
-        assert torch.allclose(mine, stepper(eager)(batch(size)), atol=1e-6)
+        own = compiled.run(stepper(model), batch(size))
+        assert torch.allclose(own, stepper(eager)(batch(size)), atol=1e-6)
     assert compiled.mode == "default", said
     assert compiled.recompiles == 0 and compiled.odd == 1
     assert len(said) == 1 and compiled.seconds > 0

@@ -38,9 +38,9 @@ def run(folder: Path, bytes_needed: float, *, quiet: bool) -> list[str]:
         asked.append("forecast")
         return Forecast(memory={"all of it": bytes_needed}, fits="take less")
 
-    mine = Recipe(name="mine", summary="", settings=Own, build=build, forecast=expect)
+    own = Recipe(name="mine", summary="", settings=Own, build=build, forecast=expect)
     try:
-        run_recipe(mine, Own(), run_dir=folder, quiet=quiet)
+        run_recipe(own, Own(), run_dir=folder, quiet=quiet)
     except HoldfastError as error:
         asked.append(str(error))
     return asked

@@ -25,7 +25,7 @@ from holdfast.training.settings import TrainSettings
 from holdfast.training.trainer import Result, Trainer
 
 
-class Told(Progress):
+class Reported(Progress):
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.epochs: list[str] = []
@@ -68,14 +68,14 @@ class Course:
             self.watch.hand_over({"grad_norm": 1.0, **plain, **row})
             self.health.stepped(self.step, numbers or {})
 
-    def told(self, kind: str) -> list[Mapping[str, Any]]:
+    def reported(self, kind: str) -> list[Mapping[str, Any]]:
         return [data for what, data in self.watch.events if what == kind]
 
 
-def fit(tmp_path: Path, **given: Any) -> tuple[Result, Told]:
+def fit(tmp_path: Path, **given: Any) -> tuple[Result, Reported]:
     torch.manual_seed(0)
     x = torch.randn(64, 4)
-    net, told = nn.Linear(4, 1), Told()
+    net, reported = nn.Linear(4, 1), Reported()
     base: dict[str, Any] = {"device": "cpu", "epochs": 3, "data": {"batch": 4, "workers": 0}}
     trainer = Trainer(
         net,
@@ -83,9 +83,9 @@ def fit(tmp_path: Path, **given: Any) -> tuple[Result, Told]:
         TensorDataset(x, x.sum(1, keepdim=True) * 9),
         settings=from_dict({**base, **given}, kind=TrainSettings),
         run_dir=tmp_path / "run",
-        progress=told,
+        progress=reported,
     )
-    return trainer.fit(), told
+    return trainer.fit(), reported
 
 
 # ------------------------------------------------------------------ norms
@@ -101,7 +101,7 @@ def test_percentiles_are_those_of_all_numbers() -> None:
 
 
 def test_an_epoch_and_a_run_record_the_norms_of_their_own_steps(tmp_path: Path) -> None:
-    result, told = fit(tmp_path, clip=0.5)
+    result, reported = fit(tmp_path, clip=0.5)
     run = Run.open(tmp_path / "run")
     lane = LaneReader(run, "r0")
     norms = np.asarray(lane.steps()["grad_norm"], dtype=float)
@@ -115,7 +115,7 @@ def test_an_epoch_and_a_run_record_the_norms_of_their_own_steps(tmp_path: Path) 
             assert data[f"p{share}"] == pytest.approx(nearest, rel=0.01)
         assert data["clipped"] == 1.0
     # The terminal's line of each epoch, its summary and the report say the same.
-    assert all("100 % clipped" in line for line in told.epochs)
+    assert all("100 % clipped" in line for line in reported.epochs)
     assert "train.clip=0.5 cuts 100 % of the steps" in result.norms
     shown = environment_of(summarize(run))["norms"]
     assert shown == result.norms
@@ -154,7 +154,7 @@ def test_the_run_is_looked_at_every_fifty_steps_without_being_asked() -> None:
     course.steps(49, loss=5.0)
     assert not course.lines
     course.steps(1, loss=5.0)
-    (event,) = course.told("health")
+    (event,) = course.reported("health")
     assert (event["number"], event["value"], event["high"]) == ("loss", 5.0, 2.0)
     assert course.lines == [
         "step 50: loss 5.000 is high; healthy up to 2.000 (train.health.bands.loss)"
@@ -164,12 +164,12 @@ def test_the_run_is_looked_at_every_fifty_steps_without_being_asked() -> None:
 def test_a_band_of_the_recipe_decides_and_not_a_fixed_one() -> None:
     wide = Course(bands={"grad_norm": {"low": 1.0, "high": 60.0}})
     wide.steps(500, grad_norm=23.0)
-    assert not wide.lines and not wide.told("health")
+    assert not wide.lines and not wide.reported("health")
     narrow = Course(bands={"grad_norm": {"low": 0.5, "high": 5.0, "critical": 10.0}})
     narrow.steps(50, grad_norm=7.0)
     narrow.steps(50, grad_norm=23.0)
     narrow.steps(50, grad_norm=0.1)
-    assert [event["state"] for event in narrow.told("health")] == ["high", "critical", "low"]
+    assert [event["state"] for event in narrow.reported("health")] == ["high", "critical", "low"]
 
 
 def test_without_a_band_a_number_is_compared_with_the_median_of_the_run() -> None:
@@ -184,13 +184,13 @@ def test_without_a_band_a_number_is_compared_with_the_median_of_the_run() -> Non
 def test_a_number_that_a_recipe_notes_has_a_band_too() -> None:
     course = Course(bands={"completion_rate": {"low": 0.5}})
     course.steps(50, {"completion_rate": 0.2, "other": 1e9})
-    assert [event["number"] for event in course.told("health")] == ["completion_rate"]
+    assert [event["number"] for event in course.reported("health")] == ["completion_rate"]
 
 
-def test_what_stays_out_is_told_ever_less_often_and_its_return_once() -> None:
+def test_what_stays_out_is_reported_ever_less_often_and_its_return_once() -> None:
     course = Course(every=10, bands={"loss": {"high": 2.0}})
     course.steps(160, loss=5.0)
-    assert len(course.told("health")) == 16 and len(course.lines) == 5  # 1, 2, 4, 8, 16
+    assert len(course.reported("health")) == 16 and len(course.lines) == 5  # 1, 2, 4, 8, 16
     course.steps(20, loss=1.0)
     assert len(course.lines) == 6 and "healthy again" in course.lines[-1]
 
@@ -203,7 +203,7 @@ def test_steps_of_an_epoch_are_counted_by_band() -> None:
     course.health.epoch_ends(0)
     course.steps(4, grad_norm=1.0)
     course.health.epoch_ends(1)
-    first, second = course.told("gradient_norms")
+    first, second = course.reported("gradient_norms")
     assert first["bands"] == {"healthy": 30, "high": 25, "non-finite": 1}
     assert second["bands"] == {"healthy": 4}
 
@@ -220,12 +220,12 @@ def test_a_band_that_is_none_is_refused() -> None:
         from_dict({"bands": {"loss": {"low": 3.0, "high": 2.0}}}, kind=HealthSettings)
 
 
-def test_a_healthy_run_hears_nothing_and_an_unhealthy_one_is_told(tmp_path: Path) -> None:
-    healthy, told = fit(tmp_path / "a", epochs=8)
-    assert healthy.step == 128 and not any("is high" in line for line in told.lines)
+def test_a_healthy_run_hears_nothing_and_an_unhealthy_one_is_reported(tmp_path: Path) -> None:
+    healthy, reported = fit(tmp_path / "a", epochs=8)
+    assert healthy.step == 128 and not any("is high" in line for line in reported.lines)
     band = {"health": {"bands": {"loss": {"high": 1e-9}}}}
-    _, told = fit(tmp_path / "b", epochs=8, **band)
-    assert sum("loss" in line and "is high" in line for line in told.lines) == 2
+    _, reported = fit(tmp_path / "b", epochs=8, **band)
+    assert sum("loss" in line and "is high" in line for line in reported.lines) == 2
 
 
 def test_every_row_of_a_device_reaches_the_check(tmp_path: Path) -> None:

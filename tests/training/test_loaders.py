@@ -14,13 +14,13 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from holdfast.config import from_dict
 from holdfast.run.host_cores import cores_here
 from holdfast.training.data.gathered import Gathered
-from holdfast.training.data.loaders import Feed
+from holdfast.training.data.loaders import EpochLoaders
 from holdfast.training.data.streaming import Streamed
-from holdfast.training.device import Place
+from holdfast.training.device import ProcessDevice
 from holdfast.training.settings import TrainSettings
 from holdfast.training.task import Task
 
-CPU = Place(torch.device("cpu"))
+CPU = ProcessDevice(torch.device("cpu"))
 
 
 class Slow(Dataset[Tensor]):
@@ -37,20 +37,22 @@ class Slow(Dataset[Tensor]):
 
 class Stream(IterableDataset[Tensor]):
     def __init__(self) -> None:
-        self.begun = 0
+        self.started = 0
 
     def __iter__(self) -> Any:
-        self.begun += 1
+        self.started += 1
         return iter(torch.arange(9.0))
 
 
-def feed(train: Any, said: list[str] | None = None, place: Place = CPU, **data: Any) -> Feed:
+def feed(
+    train: Any, said: list[str] | None = None, place: ProcessDevice = CPU, **data: Any
+) -> EpochLoaders:
     settings = from_dict({"epochs": 3, "data": {"batch": 4, **data}}, kind=TrainSettings)
     task = Task(model=nn.Linear(1, 1), loss=lambda m, b: b.mean(), train=train, validation=train)
-    return Feed(task, settings, place, (said if said is not None else []).append)
+    return EpochLoaders(task, settings, place, (said if said is not None else []).append)
 
 
-def test_fast_data_needs_no_workers_and_the_reason_is_told(clock: Clock) -> None:
+def test_fast_data_needs_no_workers_and_the_reason_is_reported(clock: Clock) -> None:
     said: list[str] = []
     made = feed(TensorDataset(torch.zeros(24, 2)), said)
     assert made.workers == 0 and made.length == 6 and made.steps() == 18 and made.usual == 4
@@ -84,7 +86,7 @@ def test_a_look_at_chunks_reads_small_ones_and_counts_their_reading(clock: Clock
     assert made.workers > 0 and "a batch is made in 16 ms" in said[0]
 
 
-def test_more_workers_after_an_epoch_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_workers_after_an_epoch_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     more = (2, "2 workers: the loop waited")
     monkeypatch.setattr("holdfast.training.data.loaders.improve", lambda *args, **named: more)
     said: list[str] = []
@@ -119,19 +121,19 @@ def test_a_resumed_run_goes_on_with_as_many_workers() -> None:
 def test_a_stream_is_not_read_before_the_run() -> None:
     stream, said = Stream(), list[str]()
     made = feed(stream, said)
-    assert stream.begun == 0 and made.workers == 0 and made.steps() is None
+    assert stream.started == 0 and made.workers == 0 and made.steps() is None
     assert [len(batch) for batch in made.epoch(0)] == [4, 4, 1]
     assert "a stream of your own" in said[0]
 
 
 def test_a_loader_of_the_users_own_is_used_as_it_is() -> None:
-    mine = DataLoader(TensorDataset(torch.zeros(10, 1)), batch_size=3)
-    made = feed(mine)
-    assert made.epoch(0) is mine and made.length == 4 and made.usual == 3
+    own = DataLoader(TensorDataset(torch.zeros(10, 1)), batch_size=3)
+    made = feed(own)
+    assert made.epoch(0) is own and made.length == 4 and made.usual == 3
 
 
-def test_ranks_that_would_see_the_same_samples_are_told() -> None:
-    two = Place(torch.device("cpu"), rank=0, world=2)
+def test_ranks_that_would_see_the_same_samples_are_reported() -> None:
+    two = ProcessDevice(torch.device("cpu"), rank=0, world=2)
     said: list[str] = []
     feed(DataLoader(TensorDataset(torch.zeros(10, 1)), batch_size=3), said, two)
     assert "all 2 ranks the same samples" in said[0]

@@ -36,8 +36,8 @@ def scales(tmp_path: Path, factor: float, **given: Any) -> tuple[list[float], li
     how = settings(epochs=8, precision="fp16", **given)
     Trainer(model(), loss, data(), settings=how, run_dir=tmp_path / "run", progress=Seen()).fit()
     reader = LaneReader(Run.open(tmp_path / "run"), "r0")
-    told = [dict(event.data) for event in reader.events() if event.kind == "scaler"]
-    return [float(scale) for scale in reader.steps()["scale"][BAD - 2 : BAD + 3]], told
+    reported = [dict(event.data) for event in reader.events() if event.kind == "scaler"]
+    return [float(scale) for scale in reader.steps()["scale"][BAD - 2 : BAD + 3]], reported
 
 
 @pytest.mark.parametrize("fused", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -50,7 +50,7 @@ def scales(tmp_path: Path, factor: float, **given: Any) -> tuple[list[float], li
 def test_it_falls_to_a_tenth_but_for_an_overflow(
     tmp_path: Path, factor: float, after: float, what: str | None, fused: bool, device_path: bool
 ) -> None:
-    found, told = scales(
+    found, reported = scales(
         tmp_path,
         factor,
         optimizer={"lr": 0.05, "fused": fused},
@@ -58,7 +58,7 @@ def test_it_falls_to_a_tenth_but_for_an_overflow(
     )
     # The poisoned batch is computed once more to find its line; that must not lower it again.
     assert found == pytest.approx([16.0, 16.0, after, after, after])
-    assert [(one["what"], one["scale"]) for one in told] == (
+    assert [(one["what"], one["scale"]) for one in reported] == (
         [(what, pytest.approx(after))] if what else []
     )
 
@@ -70,5 +70,5 @@ def test_it_never_falls_below_one(tmp_path: Path) -> None:
 
 def test_a_guard_that_only_watches_leaves_it_alone(tmp_path: Path) -> None:
     how = {"guard": {"skip": False}, "scaler": {"init": 16.0}}
-    found, told = scales(tmp_path, 300.0, holdfast=how)
-    assert found == [16.0] * 5 and not told
+    found, reported = scales(tmp_path, 300.0, holdfast=how)
+    assert found == [16.0] * 5 and not reported

@@ -15,7 +15,7 @@ from tests.training.test_trainer import Seen, data, fit, loss, model, settings, 
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from holdfast.faults._budget import Budget
+from holdfast.faults._budget import MemoryBudget
 from holdfast.run import LaneReader, Run
 
 
@@ -75,10 +75,10 @@ def test_the_run_is_the_same_as_with_enough_memory(
     assert weights(short) == pytest.approx(weights(plain), abs=1e-6)
     assert max(limited.fit[6:]) <= most
     pieces = {4: 2, 3: 4, 1: 8}[most]
-    (told,) = [line for line in seen.lines if line.startswith("out of memory at step")]
+    (reported,) = [line for line in seen.lines if line.startswith("out of memory at step")]
     (split,) = events(tmp_path / "short/run", "batch_split")
     assert split["parts"] == pieces and split["samples"] == 8 and split["exact"]
-    assert f"train.data.batch={8 // pieces} train.accumulate={accumulate * pieces}" in told
+    assert f"train.data.batch={8 // pieces} train.accumulate={accumulate * pieces}" in reported
     rows, others = (
         LaneReader(Run.open(tmp_path / name / "run"), "r0").steps() for name in ("short", "plain")
     )
@@ -122,7 +122,7 @@ def test_a_step_that_needs_three_times_the_budget_has_the_same_gradients(
 
         how = settings(epochs=1, accumulate=accumulate, clip=None, data={"batch": 512}, **SGD)
         more = {"train": TensorDataset(rows), "loss": of_batch, "prepared": prepared}
-        with Budget(limit) as budget:
+        with MemoryBudget(limit) as budget:
             fit(path, how, Deep(), **more)
         return found, budget.peak
 

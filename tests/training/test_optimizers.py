@@ -25,7 +25,7 @@ class Lion(torch.optim.Optimizer):
         """Nothing."""
 
 
-class Spared(nn.Sequential):
+class Saved(nn.Sequential):
     no_decay = True
 
 
@@ -82,7 +82,7 @@ def test_a_class_of_the_users_own_gets_what_it_takes():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({"name": "adamq"}, "unknown optimizer 'adamq'; did you mean 'adam"),
         ({"name": "quite other"}, "known are adadelta"),
@@ -98,10 +98,10 @@ def test_a_class_of_the_users_own_gets_what_it_takes():
         ({"betas": (0.9, 1.0)}, "betas must be from 0 to below 1, not 1.0"),
     ],
 )
-def test_what_cannot_be_is_told_without_a_model(given, told):
+def test_what_cannot_be_is_reported_without_a_model(given, reported):
     with pytest.raises(SettingsError) as error:
         check(OptimizerSettings(**given))
-    assert told in str(error.value)
+    assert reported in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -165,7 +165,7 @@ def test_biases_norms_embeddings_and_small_tensors_are_not_decayed():
 def test_modules_and_parameters_can_say_that_they_are_not_decayed():
     last = nn.Linear(2, 2)
     last.weight.no_decay = True  # type: ignore[attr-defined]
-    model = nn.Sequential(nn.Linear(2, 2), Spared(nn.Linear(2, 2)), last)
+    model = nn.Sequential(nn.Linear(2, 2), Saved(nn.Linear(2, 2)), last)
     groups = names(model, make_optimizer(model, OptimizerSettings(), CPU))
     assert groups[0] == (0.01, ["0.weight"])
 
@@ -191,7 +191,7 @@ def test_frozen_parameters_are_left_out():
         make_optimizer(model, OptimizerSettings(), CPU)
 
 
-def test_a_parameter_without_a_shape_is_told():
+def test_a_parameter_without_a_shape_is_reported():
     with pytest.raises(UsageError, match=r"weight of LazyLinear .* run one batch"):
         make_optimizer(nn.LazyLinear(2), OptimizerSettings(), CPU)
 

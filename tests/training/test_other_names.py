@@ -122,13 +122,13 @@ def test_a_section_of_others_may_be_empty(tmp_path):
 
 
 def test_errors_name_what_was_written(tmp_path):
-    told = refusal(tmp_path, "training: {grad_clip: -1}")
-    assert told.endswith("other.yaml: training.grad_clip: -1 is no norm")
-    told = refusal(tmp_path, "", "training.grad_clip=-1")
-    assert told == "override 'training.grad_clip=-1': training.grad_clip: -1 is no norm"
-    told = refusal(tmp_path, "training: {lr: high}")
-    assert "train.lr must be a number of at least 0.0, not 'high'" in told
-    assert told.endswith("it was written as training.lr")
+    reported = refusal(tmp_path, "training: {grad_clip: -1}")
+    assert reported.endswith("other.yaml: training.grad_clip: -1 is no norm")
+    reported = refusal(tmp_path, "", "training.grad_clip=-1")
+    assert reported == "override 'training.grad_clip=-1': training.grad_clip: -1 is no norm"
+    reported = refusal(tmp_path, "training: {lr: high}")
+    assert "train.lr must be a number of at least 0.0, not 'high'" in reported
+    assert reported.endswith("it was written as training.lr")
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_no_kind_of_ours_changes_what_is_learned():
     assert {one.key for kind in platforms.PLATFORMS for one in kind.suggestions} <= free
 
 
-def test_a_wrong_name_is_told_the_nearest():
+def test_a_wrong_name_is_reported_the_nearest():
     with pytest.raises(UsageError, match="did you mean 'cuda'"):
         platforms.named("cudda")
     with pytest.raises(UsageError, match=r"there are auto, .*, arm, cuda, cpu, shared, none, mine"):

@@ -26,7 +26,7 @@ def names(path: Path) -> set[str]:
     return {event.get("name", "") for event in json.loads(text)["traceEvents"]}
 
 
-def mine(path: Path) -> list[str]:
+def own(path: Path) -> list[str]:
     return sorted(name for name in names(path) if name.startswith("my_step_"))
 
 
@@ -39,7 +39,7 @@ def test_the_steps_of_the_window_are_written_and_no_others(tmp_path):
     profiler = Profiler(ProfileSettings(start=3, steps=2), lambda: tmp_path, said.append)
     loop(profiler, 8)
     profiler.close()
-    assert mine(tmp_path / "trace.json") == ["my_step_4", "my_step_5"]
+    assert own(tmp_path / "trace.json") == ["my_step_4", "my_step_5"]
     assert "aten::mm" in (tmp_path / "profile.txt").read_text()
     assert files(tmp_path) == ["profile.txt", "trace.json"]
     assert said == [
@@ -53,7 +53,7 @@ def test_a_run_that_ends_inside_the_window_leaves_what_was_seen(tmp_path):
     loop(profiler, 4)
     profiler.close()
     profiler.close()
-    assert mine(tmp_path / "trace.json") == ["my_step_3", "my_step_4"]
+    assert own(tmp_path / "trace.json") == ["my_step_3", "my_step_4"]
     assert len(said) == 1 and "steps 3 to 4" in said[0]
 
 
@@ -86,7 +86,7 @@ def test_a_large_trace_is_packed(tmp_path, monkeypatch):
     profiler = Profiler(ProfileSettings(start=1, steps=1), lambda: tmp_path, said.append)
     loop(profiler, 3)
     assert files(tmp_path) == ["profile.txt", "trace.json.gz"]
-    assert mine(tmp_path / "trace.json.gz") == ["my_step_2"]
+    assert own(tmp_path / "trace.json.gz") == ["my_step_2"]
     assert "trace.json.gz" in said[0]
     monkeypatch.undo()
     loop(Profiler(ProfileSettings(start=1, steps=1), lambda: tmp_path), 3)
@@ -103,7 +103,7 @@ def test_shapes_and_memory_are_noted_when_asked_for(tmp_path, field, found):
     assert sizes == [False, True]
 
 
-def test_a_folder_that_cannot_be_written_is_told_and_the_run_goes_on(tmp_path):
+def test_a_folder_that_cannot_be_written_is_reported_and_the_run_goes_on(tmp_path):
     said: list[str] = []
     profiler = Profiler(
         ProfileSettings(start=1, steps=1), lambda: tmp_path / "missing", said.append
@@ -113,7 +113,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_the_run_goes_on(tmp_path):
     assert len(said) == 1 and said[0].startswith("no profile: ")
 
 
-def test_a_profiler_that_cannot_start_is_told_and_the_run_goes_on(tmp_path, monkeypatch):
+def test_a_profiler_that_cannot_start_is_reported_and_the_run_goes_on(tmp_path, monkeypatch):
     class Broken:
         def __init__(self, **how: Any) -> None:
             raise RuntimeError("profiler is already enabled")

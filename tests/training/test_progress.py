@@ -9,10 +9,10 @@ import sys
 import pytest
 import torch
 
-from holdfast.training.device import Place
+from holdfast.training.device import ProcessDevice
 from holdfast.training.loop.progress import (
     Bar,
-    Lines,
+    PlainLines,
     Progress,
     Tick,
     make_progress,
@@ -94,7 +94,7 @@ def tick(step=120, **changes):
 
 def test_a_line_tells_every_number_readably(clock):
     stream = Stream()
-    lines = Lines(stream, clock=clock)
+    lines = PlainLines(stream, clock=clock)
     lines.begins(1000, "gru on text")
     lines.tick(tick(skipped=2))
     assert stream.lines == [
@@ -107,8 +107,8 @@ def test_a_line_tells_every_number_readably(clock):
 
 def test_what_is_not_known_is_left_out_and_a_loss_that_is_none_is_a_dash(clock):
     stream = Stream()
-    Lines(stream, clock=clock).tick(Tick(7))
-    Lines(stream, clock=clock).tick(Tick(7, loss=math.nan, rate=math.nan, lr=math.inf))
+    PlainLines(stream, clock=clock).tick(Tick(7))
+    PlainLines(stream, clock=clock).tick(Tick(7, loss=math.nan, rate=math.nan, lr=math.inf))
     assert stream.lines == ["step 7  loss -"] * 2
 
 
@@ -118,33 +118,33 @@ def test_what_is_not_known_is_left_out_and_a_loss_that_is_none_is_a_dash(clock):
 )
 def test_lines_come_at_most_every_so_many_steps_and_seconds(clock, each, expected):
     stream = Stream()
-    lines = Lines(stream, every=10, seconds=5.0, clock=clock)
+    lines = PlainLines(stream, every=10, seconds=5.0, clock=clock)
     lines.begins(100)
-    told = []
+    reported = []
     for step in range(1, 101):
         before = len(stream.lines)
         due = lines.due(step)
         lines.tick(tick(step, steps=100))
         assert due == (len(stream.lines) > before)
         if due:
-            told.append(step)
+            reported.append(step)
         clock.now += each
     # The first, then every 10th or 5 seconds, and the last whatever its time.
-    assert told == expected
+    assert reported == expected
 
 
 def test_a_run_that_is_rolled_back_goes_on_telling(clock):
     stream = Stream()
-    lines = Lines(stream, every=10, seconds=1.0, clock=clock)
+    lines = PlainLines(stream, every=10, seconds=1.0, clock=clock)
     lines.tick(Tick(500))
     clock.now += 2
     lines.tick(Tick(400))
     assert [line.split()[1] for line in stream.lines] == ["500", "400"]
 
 
-def test_the_last_step_is_told_when_a_run_ends_early_and_only_once(clock):
+def test_the_last_step_is_reported_when_a_run_ends_early_and_only_once(clock):
     stream = Stream()
-    lines = Lines(stream, clock=clock)
+    lines = PlainLines(stream, clock=clock)
     lines.begins(1000)
     lines.tick(tick(1))
     lines.tick(tick(2))
@@ -155,7 +155,7 @@ def test_the_last_step_is_told_when_a_run_ends_early_and_only_once(clock):
 
 def test_the_time_left_is_counted_from_the_first_tick(clock):
     stream = Stream()
-    lines = Lines(stream, every=1, seconds=0, clock=clock)
+    lines = PlainLines(stream, every=1, seconds=0, clock=clock)
     lines.begins(100)
     clock.now += 1000  # compiling
     lines.tick(Tick(1, steps=100))
@@ -167,14 +167,14 @@ def test_the_time_left_is_counted_from_the_first_tick(clock):
 def test_a_narrow_line_keeps_what_matters_most(clock, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     stream = Stream()
-    Lines(stream, clock=clock).tick(tick(skipped=2))
+    PlainLines(stream, clock=clock).tick(tick(skipped=2))
     assert stream.lines == ["step 120/1000 (12 %)  loss 2.310  skipped 2  1.2k/s"]
 
 
-def test_validations_epochs_and_lines_of_others_are_told_whole(clock, monkeypatch):
+def test_validations_epochs_and_lines_of_others_are_reported_whole(clock, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     stream = Stream()
-    lines = Lines(stream, clock=clock)
+    lines = PlainLines(stream, clock=clock)
     lines.validated(500, {"loss": 1.92345, "accuracy": 0.61}, best=True)
     lines.validated(600, {"loss": math.nan}, best=False)
     lines.epoch("epoch 2/5  loss 2.310  in 42 s")
@@ -395,11 +395,11 @@ def test_a_stream_without_these_characters_gets_others(clock, encoding):
     assert "loss 2 ? 1" in stream.screen[0]
     assert "##---" in stream.screen[1] and "step 5/10" in stream.screen[1]
     plain = Stream(encoding=encoding)
-    Lines(plain, clock=clock).say("loss 2 → 1")
+    PlainLines(plain, clock=clock).say("loss 2 → 1")
     assert plain.lines == ["loss 2 ? 1"]
 
 
-@pytest.mark.parametrize("kind", [Bar, Lines])
+@pytest.mark.parametrize("kind", [Bar, PlainLines])
 def test_a_broken_pipe_or_a_closed_stream_ends_nothing(clock, kind):
     closed = Stream()
     closed.close()
@@ -415,12 +415,12 @@ def test_a_broken_pipe_or_a_closed_stream_ends_nothing(clock, kind):
 
 
 def test_the_right_kind_is_chosen(monkeypatch):
-    main, terminal = Place(CPU), Stream(terminal=True)
+    main, terminal = ProcessDevice(CPU), Stream(terminal=True)
     assert type(make_progress(main, terminal)) is Bar
-    assert type(make_progress(main, Stream())) is Lines
+    assert type(make_progress(main, Stream())) is PlainLines
     assert type(make_progress(main, terminal, quiet=True)) is Progress
-    assert type(make_progress(Place(CPU, 1, 2), terminal)) is Progress
+    assert type(make_progress(ProcessDevice(CPU, 1, 2), terminal)) is Progress
     monkeypatch.setenv("TERM", "dumb")
-    assert type(make_progress(main, terminal)) is Lines
+    assert type(make_progress(main, terminal)) is PlainLines
     monkeypatch.setattr(sys, "stderr", None)
     assert type(make_progress(main)) is Progress

@@ -74,8 +74,8 @@ def failure(function: Any, *args: Any, **given: Any) -> str:
 
 
 def test_a_module_of_the_environment_offers_recipes(plugin):
-    plugin.RECIPES = (mine := made(), other := made("other"))
-    assert find_recipe("mine") is mine and find_recipe("other") is other
+    plugin.RECIPES = (own := made(), other := made("other"))
+    assert find_recipe("mine") is own and find_recipe("other") is other
 
 
 def test_a_recipe_may_be_named_by_its_place_and_is_imported_then(plugin, path):
@@ -88,10 +88,10 @@ def test_a_recipe_may_be_named_by_its_place_and_is_imported_then(plugin, path):
 
 
 def test_an_entry_point_offers_one(plugin, monkeypatch):
-    plugin.MINE = made("entered")
+    plugin.OWN = made("entered")
     entry = importlib.metadata.EntryPoint("x", f"{plugin.__name__}:MINE", "holdfast.recipes")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
-    assert find_recipe("entered") is plugin.MINE
+    assert find_recipe("entered") is plugin.OWN
 
 
 def test_an_installed_package_named_in_the_variable_too_is_no_clash(plugin, monkeypatch):
@@ -104,8 +104,8 @@ def test_an_installed_package_named_in_the_variable_too_is_no_clash(plugin, monk
 def test_two_of_one_name_are_an_error_that_names_both(plugin, monkeypatch):
     plugin.RECIPES, plugin.OWN = (made(), made("fine")), made()
     monkeypatch.setattr(recipes, "RECIPES", (f"{plugin.__name__}:OWN",))
-    told = failure(find_recipe, "mine")
-    assert "2 recipes are called 'mine': holdfast and holdfast_test_recipes" in told
+    reported = failure(find_recipe, "mine")
+    assert "2 recipes are called 'mine': holdfast and holdfast_test_recipes" in reported
     assert find_recipe("fine").name == "fine"
 
 
@@ -117,15 +117,17 @@ def test_a_broken_plugin_is_a_line_and_the_others_go_on(plugin, monkeypatch, off
     monkeypatch.setenv("HOLDFAST_PLUGINS", f"{plugin.__name__},{other.__name__}")
     plugin.RECIPES = offered
     assert find_recipe("good").name == "good"
-    told = capsys.readouterr().err
-    assert told.startswith("holdfast: plugin holdfast_test_recipes (HOLDFAST_PLUGINS) is left out")
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert reported.startswith(
+        "holdfast: plugin holdfast_test_recipes (HOLDFAST_PLUGINS) is left out"
+    )
+    assert reported.count("\n") == 1
     said: list[str] = []
     find_recipe("good", said.append)
     assert len(said) == 1 and capsys.readouterr().err == ""
 
 
-def test_a_wrong_name_is_told_the_nearest(plugin):
+def test_a_wrong_name_is_reported_the_nearest(plugin):
     plugin.RECIPES = (made("energy"), made("plasma"))
     assert "did you mean 'plasma'? see: holdfast train --list" in failure(find_recipe, "plamsa")
     assert "there are energy, plasma; see" in failure(find_recipe, "zzz")
@@ -205,8 +207,8 @@ def test_the_line_of_a_mistake_in_a_file_is_named(path):
     assert "holdfast_wrong.py:2;" in failure(find_recipe, "holdfast_wrong.py")
     assert "holdfast_wrong" not in sys.modules
     (path / "holdfast_inside.py").write_text("import holdfast\nholdfast.Settings(guard=3)\n")
-    told = failure(find_recipe, "holdfast_inside.py")
-    assert "guard must be a section" in told and "holdfast_inside.py:2;" in told
+    reported = failure(find_recipe, "holdfast_inside.py")
+    assert "guard must be a section" in reported and "holdfast_inside.py:2;" in reported
 
 
 def test_a_recipe_is_checked_where_it_is_made():

@@ -167,8 +167,8 @@ def test_yaml_means_what_people_think(file):
     ],
 )
 def test_a_mistake_is_one_line_that_helps(given, says):
-    told = failure(resolve, made(presets=PRESETS), **given)
-    assert says in told and "\n" not in told
+    reported = failure(resolve, made(presets=PRESETS), **given)
+    assert says in reported and "\n" not in reported
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_a_mistake_is_one_line_that_helps(given, says):
 )
 def test_a_mistake_in_a_file_names_the_file(file, text, says):
     config = file(text)
-    told = failure(resolve, made(), config)
-    assert says in told and told.startswith(config)
+    reported = failure(resolve, made(), config)
+    assert says in reported and reported.startswith(config)
 
 
 def test_a_recipe_without_presets_says_so():
@@ -248,7 +248,7 @@ def test_the_run_of_a_checkpoint_is_found(tmp_path):
     assert resolve(made(), saved_config(run)).width == 3
 
 
-def test_a_folder_that_is_no_run_is_told(tmp_path):
+def test_a_folder_that_is_no_run_is_reported(tmp_path):
     # What lies beside a run folder is not its own.
     (tmp_path / CONFIG).write_text("width: 3\n")
     (tmp_path / "empty").mkdir()
@@ -261,7 +261,7 @@ def test_a_folder_that_is_no_run_is_told(tmp_path):
         saved_config(run)
 
 
-def test_settings_of_another_recipe_are_told(tmp_path):
+def test_settings_of_another_recipe_are_reported(tmp_path):
     run = Run.create(tmp_path / "run", {}).path
     (run / CONFIG).write_text("depth: 3\n")
     with pytest.raises(SettingsError, match=r"train\.yaml: unknown setting 'depth'"):

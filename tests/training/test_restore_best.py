@@ -72,11 +72,11 @@ def test_the_best_state_follows_the_last_rollback(
 def test_what_is_put_back_is_the_best_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.recovery.going_back import GoingBack
+    from holdfast.recovery.restore_older import RestoreOlder
 
     damaged = Damaged(tmp_path, 250, policy={"OPT001": ["restore_best", "lower_lr"]})
     restored: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
-    restore = GoingBack.to_best_or_stop
+    restore = RestoreOlder.to_best_or_stop
 
     def compared(self: Any, *about: Any) -> None:
         restore(self, *about)
@@ -85,7 +85,7 @@ def test_what_is_put_back_is_the_best_checkpoint(
         live = {name: value.clone() for name, value in damaged.net.state_dict().items()}
         restored.append((live, load(entry.path)[0]["models"]["model"]))
 
-    monkeypatch.setattr(GoingBack, "to_best_or_stop", compared)
+    monkeypatch.setattr(RestoreOlder, "to_best_or_stop", compared)
     damaged.trainer.fit()
     ((live, saved),) = restored
     assert all(torch.equal(value, live[name]) for name, value in saved.items())

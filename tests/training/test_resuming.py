@@ -39,9 +39,9 @@ def recipe(validations: Iterator[float]) -> Recipe:
         latest = 0.0
 
         def measure(net: torch.nn.Module, batch: Any) -> dict[str, float]:
-            return {"loss": latest if batch[0].shape[0] < 8 else told()}
+            return {"loss": latest if batch[0].shape[0] < 8 else reported()}
 
-        def told() -> float:
+        def reported() -> float:
             nonlocal latest
             latest = next(validations)
             return latest
@@ -56,9 +56,9 @@ def recipe(validations: Iterator[float]) -> Recipe:
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
     """Three epochs of eight steps, the second of which was the best."""
-    mine = recipe(iter([3.0, 1.0, 2.0]))
+    own = recipe(iter([3.0, 1.0, 2.0]))
     path = tmp_path / "first"
-    run_recipe(mine, resolve(mine, overrides=SETS, platform="none"), run_dir=path, quiet=True)
+    run_recipe(own, resolve(own, overrides=SETS, platform="none"), run_dir=path, quiet=True)
     return path
 
 
@@ -74,9 +74,9 @@ def test_it_goes_on_from_the_best_as_the_run_did_and_leaves_that_alone(
     best = best_checkpoint(trained)
     assert best.step == 16 and best.metric("validation") == 1.0
     before = sorted(path.name for path in trained.rglob("*"))
-    mine, branch = recipe(iter([2.0])), tmp_path / "branch"
-    settings = resolve(mine, overrides=SETS, platform="none")
-    run_recipe(mine, settings, run_dir=branch, resume=best.path, quiet=True)
+    own, branch = recipe(iter([2.0])), tmp_path / "branch"
+    settings = resolve(own, overrides=SETS, platform="none")
+    run_recipe(own, settings, run_dir=branch, resume=best.path, quiet=True)
     assert LaneReader(Run.open(branch), "r0").steps()["step"].tolist() == list(range(16, 24))
     one, other = newest(trained)["models"]["model"], newest(branch)["models"]["model"]
     assert all(torch.equal(value, other[name]) for name, value in one.items())
@@ -86,10 +86,10 @@ def test_it_goes_on_from_the_best_as_the_run_did_and_leaves_that_alone(
 def test_the_new_run_has_the_best_state_although_it_found_none_better(
     tmp_path: Path, trained: Path
 ) -> None:
-    mine, branch = recipe(iter([2.0])), tmp_path / "branch"
-    settings = resolve(mine, overrides=[*SETS, "train.optimizer.lr=1e-2"], platform="none")
+    own, branch = recipe(iter([2.0])), tmp_path / "branch"
+    settings = resolve(own, overrides=[*SETS, "train.optimizer.lr=1e-2"], platform="none")
     path = best_checkpoint(trained).path
-    run_recipe(mine, settings, run_dir=branch, resume=path, quiet=True)
+    run_recipe(own, settings, run_dir=branch, resume=path, quiet=True)
     rates = LaneReader(Run.open(branch), "r0").steps()["lr"]
     assert rates.tolist() == pytest.approx([1e-2] * 8)
     net = noisy()

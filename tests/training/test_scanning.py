@@ -23,7 +23,7 @@ from holdfast.training import scanning
 from holdfast.training.scan_table import read_row
 from holdfast.training.scanning import (
     Combination,
-    Scan,
+    FolderScan,
     axes_of,
     combinations_of,
     run_scan,
@@ -34,8 +34,8 @@ AXES = {"train.optimizer.lr": ["1e-3", "3e-3"], "model.width": ["8"]}
 
 
 @pytest.fixture
-def scan(tmp_path: Path) -> Scan:
-    return Scan(folder=tmp_path, recipe="mine", combinations=combinations_of(AXES))
+def scan(tmp_path: Path) -> FolderScan:
+    return FolderScan(folder=tmp_path, recipe="mine", combinations=combinations_of(AXES))
 
 
 def test_names_show_the_values_and_tell_keys_apart():
@@ -100,8 +100,8 @@ def test_the_table_is_sorted_and_a_later_call_adds_to_it(scan, make_run, make_ev
         events = [validated(make_event, 10, loss=loss), ended(make_event, 20)]
         make_run(name=one.name, events=events)
     wider = combinations_of({**AXES, "train.optimizer.lr": ["1e-2"]})
-    Scan(folder=scan.folder, recipe="mine", combinations=wider).claim()
-    rows = Scan.open(scan.folder).write()
+    FolderScan(folder=scan.folder, recipe="mine", combinations=wider).claim()
+    rows = FolderScan.open(scan.folder).write()
     assert [row["train.optimizer.lr"] for row in rows] == ["3e-3", "1e-3", "1e-2"]
     with (scan.folder / "scan.csv").open() as file:
         assert [row["state"] for row in csv.DictReader(file)] == ["finished", "finished", "new"]
@@ -120,7 +120,7 @@ def test_another_scan_in_the_same_folder_is_refused(scan, make_run):
         with pytest.raises(UsageError, match="another --run-dir"):
             other.claim()
     with pytest.raises(UsageError, match="holds no scan"):
-        Scan.open(scan.folder / "none")
+        FolderScan.open(scan.folder / "none")
 
 
 def test_a_run_goes_on_where_it_has_a_checkpoint_and_starts_anew_where_not(scan, make_run):
@@ -143,14 +143,14 @@ def test_a_run_goes_on_where_it_has_a_checkpoint_and_starts_anew_where_not(scan,
 CODE = "import sys, pathlib; pathlib.Path(sys.argv[1]).touch(); sys.exit(int(sys.argv[2]))"
 
 
-def stub(scan: Scan, codes: dict[str, int], monkeypatch: Any) -> None:
+def stub(scan: FolderScan, codes: dict[str, int], monkeypatch: Any) -> None:
     """Instead of a training, a process that leaves a file and an exit code."""
 
-    def prepare(self: Scan, one: Combination, *, quiet: bool = False) -> list[str]:
+    def prepare(self: FolderScan, one: Combination, *, quiet: bool = False) -> list[str]:
         code = codes.get(one.name, 0)
         return [sys.executable, "-c", CODE, str(scan.folder / f"{one.name}.ran"), str(code)]
 
-    monkeypatch.setattr(Scan, "prepare", prepare)
+    monkeypatch.setattr(FolderScan, "prepare", prepare)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -168,7 +168,7 @@ def test_what_is_finished_or_running_is_not_run_again(scan, monkeypatch, make_ru
     make_run(name=scan.combinations[0].name, events=[ended(make_event, 20)])
     assert run_scan(scan, 1, print) == 0
     assert [path.stem for path in scan.folder.glob("*.ran")] == ["lr=3e-3,width=8"]
-    monkeypatch.setattr(Scan, "state", lambda self, one: "running")
+    monkeypatch.setattr(FolderScan, "state", lambda self, one: "running")
     assert run_scan(scan, 1, print) == 0
 
 
@@ -184,7 +184,7 @@ def test_an_interrupt_reaches_the_run_once_and_ends_the_scan(scan, monkeypatch):
     )
     ready = scan.folder / "ready"
     words = [sys.executable, "-c", code, str(ready)]
-    monkeypatch.setattr(Scan, "prepare", lambda self, one, quiet=False: words)
+    monkeypatch.setattr(FolderScan, "prepare", lambda self, one, quiet=False: words)
 
     def interrupt() -> None:
         while not ready.exists():

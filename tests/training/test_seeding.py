@@ -138,7 +138,7 @@ def test_what_older_torch_says_of_its_switches_is_not_passed_on(monkeypatch):
     put_back()
 
 
-def test_switches_of_torch_that_disagree_are_told_in_one_line(monkeypatch):
+def test_switches_of_torch_that_disagree_are_reported_in_one_line(monkeypatch):
     def mixed() -> str:
         raise RuntimeError("a mix of the legacy and new APIs\nand much more")
 

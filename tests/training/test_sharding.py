@@ -17,7 +17,7 @@ from holdfast.checkpoint.training_state import TrainingState
 from holdfast.errors import SettingsError
 from holdfast.training import sharding
 from holdfast.training.averaging import Average, AverageSettings
-from holdfast.training.device import Place
+from holdfast.training.device import ProcessDevice
 from holdfast.training.parallel import put_in_place, unsynchronised
 from holdfast.training.precision import Precision
 from holdfast.training.settings import TrainSettings
@@ -65,20 +65,22 @@ def test_blocks_are_members_of_lists_that_are_alike_and_more_than_a_layer() -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({"parallel": "fsd"}, "ddp"),
         ({"replicas": 2}, "set parallel=fsdp"),
         ({"parallel": "fsdp", "reduce_late": True}, "reduce_late goes with parallel=ddp"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(given: dict[str, object], told: str) -> None:
-    with pytest.raises((SettingsError, ValueError), match=told):
+def test_settings_that_do_not_go_together_are_refused(
+    given: dict[str, object], reported: str
+) -> None:
+    with pytest.raises((SettingsError, ValueError), match=reported):
         TrainSettings(**given)  # type: ignore[arg-type]
 
 
 def test_replicas_that_do_not_divide_the_ranks_are_refused_before_anything_is_sent() -> None:
-    place = Place(CPU, rank=0, world=6)
+    place = ProcessDevice(CPU, rank=0, world=6)
     with pytest.raises(SettingsError, match="6 ranks cannot be divided; it may be 1, 2, 3, 6"):
         sharding.shard(net(), place, replicas=4)
 
@@ -86,7 +88,13 @@ def test_replicas_that_do_not_divide_the_ranks_are_refused_before_anything_is_se
 def test_one_rank_shares_nothing() -> None:
     model, said = net(), list[str]()
     put_in_place(
-        model, Place(CPU), Precision("fp32", CPU), said.append, kind="fsdp", replicas=1, blocks=()
+        model,
+        ProcessDevice(CPU),
+        Precision("fp32", CPU),
+        said.append,
+        kind="fsdp",
+        replicas=1,
+        blocks=(),
     )
     assert not sharding.is_sharded(model) and not said
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from holdfast.cli import main
 from holdfast.training import cuda_graphs, step_loss
 from holdfast.training.cuda_graphs import Captured, Graphs, twins
-from holdfast.training.device import Place
+from holdfast.training.device import ProcessDevice
 from holdfast.training.state_before import StateBefore
 from holdfast.watching.watch import Watch
 
@@ -192,14 +192,14 @@ def test_a_batch_with_words_and_a_capture_that_fails_are_refused(
 
 def test_twins_share_memory_and_are_gone_afterwards() -> None:
     net = Normed()
-    mine = list(net.parameters())
+    own = list(net.parameters())
     with twins([net]) as others:
-        assert not {id(one) for one in mine} & {id(one) for one in net.parameters()}
-        assert [one.data_ptr() for one in mine] == [one.data_ptr() for one in others]
+        assert not {id(one) for one in own} & {id(one) for one in net.parameters()}
+        assert [one.data_ptr() for one in own] == [one.data_ptr() for one in others]
         net(torch.ones(3, 4)).sum().backward()
-    assert all(one.grad is None for one in mine)
+    assert all(one.grad is None for one in own)
     assert all(one.grad is not None for one in others)
-    assert all(a is b for a, b in zip(mine, net.parameters(), strict=True))
+    assert all(a is b for a, b in zip(own, net.parameters(), strict=True))
     assert net[2]._flat_weights[0] is net[2].weight_ih_l0  # type: ignore[union-attr]
 
 
@@ -222,17 +222,17 @@ def test_a_capture_that_fails_leaves_the_generator_as_it_was(
 def test_graphs_of_a_captured_pass_are_no_forgotten_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[int] = []
-    monkeypatch.setattr(Watch, "graphs_are_wanted", lambda self: told.append(1))
+    reported: list[int] = []
+    monkeypatch.setattr(Watch, "graphs_are_wanted", lambda self: reported.append(1))
     fit(tmp_path / "plain", model(), graph=False)
-    assert not told
+    assert not reported
     fit(tmp_path / "graph", model(), graph=True)
-    assert len(told) == 16  # two epochs of eight
+    assert len(reported) == 16  # two epochs of eight
 
 
 def test_a_pass_on_a_cpu_runs_as_it_is() -> None:
     graphs, net = Graphs(), model()
     assert graphs.run(lambda x: (net(x),), [torch.ones(2, 4)], [net], carries=1) is None
     assert graphs.reason == "it is not on a GPU" and not graphs.failed
-    place, eager = Place(torch.device("cuda"), world=2), None
+    place, eager = ProcessDevice(torch.device("cuda"), world=2), None
     assert step_loss._why_never(eager, place).startswith("2 ranks")  # type: ignore[arg-type]

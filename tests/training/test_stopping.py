@@ -11,37 +11,37 @@ from holdfast.training.loop.stopping import BestSoFar, StopSettings
 
 
 def test_the_best_is_remembered_and_patience_ends() -> None:
-    standing = BestSoFar(StopSettings(patience=2))
-    assert [standing.validated(s, {"loss": v}) for s, v in ((1, 3.0), (2, 2.0), (3, 2.5))] == [
+    best_so_far = BestSoFar(StopSettings(patience=2))
+    assert [best_so_far.validated(s, {"loss": v}) for s, v in ((1, 3.0), (2, 2.0), (3, 2.5))] == [
         True,
         True,
         False,
     ]
-    assert standing.why_stop == ""
-    standing.validated(4, {"loss": math.nan})
-    assert "2 validations without a better loss than 2 at step 2" in standing.why_stop
-    standing.validated(5, {"loss": 1.0})
-    assert (standing.best, standing.best_step, standing.why_stop) == (1.0, 5, "")
+    assert best_so_far.why_stop == ""
+    best_so_far.validated(4, {"loss": math.nan})
+    assert "2 validations without a better loss than 2 at step 2" in best_so_far.why_stop
+    best_so_far.validated(5, {"loss": 1.0})
+    assert (best_so_far.best, best_so_far.best_step, best_so_far.why_stop) == (1.0, 5, "")
 
 
 def test_higher_may_be_better_and_small_changes_are_none() -> None:
-    standing = BestSoFar(StopSettings(metric="accuracy", mode="max", least=0.1))
+    best_so_far = BestSoFar(StopSettings(metric="accuracy", mode="max", least=0.1))
     values = [0.5, 0.55, 0.65, 0.6]
-    found = [standing.validated(i, {"accuracy": v}) for i, v in enumerate(values)]
+    found = [best_so_far.validated(i, {"accuracy": v}) for i, v in enumerate(values)]
     assert found == [True, False, True, False]
 
 
 def test_nothing_that_is_not_finite_is_the_best() -> None:
-    standing = BestSoFar(StopSettings(mode="max"))
-    assert not standing.validated(1, {"loss": math.inf})
-    assert standing.validated(2, {"loss": -1.0})
+    best_so_far = BestSoFar(StopSettings(mode="max"))
+    assert not best_so_far.validated(1, {"loss": math.inf})
+    assert best_so_far.validated(2, {"loss": -1.0})
 
 
 def test_without_patience_it_never_ends() -> None:
-    standing = BestSoFar(StopSettings())
+    best_so_far = BestSoFar(StopSettings())
     for step in range(50):
-        standing.validated(step, {"loss": float(step)})
-    assert standing.why_stop == ""
+        best_so_far.validated(step, {"loss": float(step)})
+    assert best_so_far.why_stop == ""
 
 
 def test_an_unknown_metric_names_those_there_are() -> None:

@@ -151,9 +151,9 @@ def test_it_computes_what_the_plain_loop_computes(tmp_path: Path) -> None:
     # The trainer's own choice: on some processors its last bits differ from those of the others.
     optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01, weight_decay=0.0, fused=True)
     from holdfast.training.data.sampling import EpochBatches
-    from holdfast.training.device import Place
+    from holdfast.training.device import ProcessDevice
 
-    batches = EpochBatches(60, 8, Place(torch.device("cpu")), shuffle=True, seed=0)
+    batches = EpochBatches(60, 8, ProcessDevice(torch.device("cpu")), shuffle=True, seed=0)
     x, y = data().tensors
     for epoch in range(3):
         batches.set_epoch(epoch)
@@ -177,7 +177,7 @@ def test_accumulation_is_the_large_batch(tmp_path: Path, count: int, accumulate:
     assert weights(one) == pytest.approx(weights(other), abs=1e-6)
 
 
-def test_the_loss_that_is_told_is_not_divided_by_the_window(tmp_path: Path) -> None:
+def test_the_loss_that_is_reported_is_not_divided_by_the_window(tmp_path: Path) -> None:
     result = fit(tmp_path, settings(steps=4, accumulate=4, optimizer={"lr": 1e-9}), train=data(128))
     assert result.run is not None
     rows = LaneReader(Run.open(result.run), "r0").steps()
@@ -192,7 +192,7 @@ def test_steps_end_a_run_amid_an_epoch(tmp_path: Path) -> None:
     assert [step for step, _, _ in seen.validations] == [8, 11]
 
 
-def test_numbers_beside_the_loss_are_told_and_averaged(tmp_path: Path) -> None:
+def test_numbers_beside_the_loss_are_reported_and_averaged(tmp_path: Path) -> None:
     def with_error(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Any:
         error = (net(batch[0]) - batch[1]).abs().mean()
         return loss(net, batch), {"error": error, "constant": 2.0}
@@ -257,8 +257,8 @@ def test_channels_tell_the_numbers_and_profile_a_window(tmp_path: Path) -> None:
     seen = Seen()
     how = settings(steps=50, epochs=7, log={"channels": ["training", "profiling"]})
     fit(tmp_path, how, loss=with_numbers, progress=seen)
-    (told,) = [line for line in seen.lines if line.startswith("[training] step 50: ")]
-    assert "throughput_samples_per_sec" in told and "two 2" in told
+    (reported,) = [line for line in seen.lines if line.startswith("[training] step 50: ")]
+    assert "throughput_samples_per_sec" in reported and "two 2" in reported
     assert any(line.startswith("[profiling] step 50: resident") for line in seen.lines)
     assert any(line.startswith("profile of steps 11 to 15") for line in seen.lines)
     quiet = Seen()
@@ -284,8 +284,8 @@ def test_a_loader_of_the_users_own_and_batches_of_dictionaries(tmp_path: Path) -
     def of_rows(net: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return loss(net, (batch["x"], batch["y"]))
 
-    mine = DataLoader(Rows(), batch_size=7)
-    result = fit(tmp_path, settings(epochs=2, accumulate=2), train=mine, loss=of_rows)
+    own = DataLoader(Rows(), batch_size=7)
+    result = fit(tmp_path, settings(epochs=2, accumulate=2), train=own, loss=of_rows)
     assert result.step == 2 * 3
 
 
@@ -294,8 +294,8 @@ def test_batches_without_a_length(tmp_path: Path) -> None:
         def __iter__(self) -> Any:
             return iter(zip(*data(21).tensors, strict=True))
 
-    mine = DataLoader(Stream(), batch_size=4)
-    result = fit(tmp_path, settings(epochs=2, accumulate=4), train=mine)
+    own = DataLoader(Stream(), batch_size=4)
+    result = fit(tmp_path, settings(epochs=2, accumulate=4), train=own)
     assert result.step == 2 * 2  # 6 batches: a full window and the rest
 
 
@@ -326,7 +326,7 @@ def test_early_stop(tmp_path: Path) -> None:
     assert result.step == 3 * 8 and result.best_step == 8
 
 
-def test_moments_of_a_task_are_told(tmp_path: Path) -> None:
+def test_moments_of_a_task_are_reported(tmp_path: Path) -> None:
     steps: list[int] = []
     values: list[int] = []
     fit(
@@ -372,17 +372,17 @@ def test_the_record_of_an_epoch_holds_its_numbers(tmp_path: Path, slow: bool, cl
     assert advised == [slow, slow]
 
 
-def test_the_end_is_told_before_the_report_with_the_record_on_disk(tmp_path: Path) -> None:
-    told: list[tuple[Path, list[int], bool]] = []
+def test_the_end_is_reported_before_the_report_with_the_record_on_disk(tmp_path: Path) -> None:
+    reported: list[tuple[Path, list[int], bool]] = []
 
     def ended(folder: Path) -> None:
         lines = (folder / "events.r0.jsonl").read_text().splitlines()
         events = [json.loads(line) for line in lines]
         steps = [event["step"] for event in events if event["kind"] == "validation"]
-        told.append((folder, steps, (folder / "report.html").exists()))
+        reported.append((folder, steps, (folder / "report.html").exists()))
 
     result = fit(tmp_path, settings(epochs=2), validation=data(16), ended=ended)
-    assert told == [(tmp_path / "run", [8, 16], False)]
+    assert reported == [(tmp_path / "run", [8, 16], False)]
     assert result.run is not None and (result.run / "report.html").exists()
 
 
@@ -400,8 +400,8 @@ def test_an_error_at_the_end_is_a_line(tmp_path: Path) -> None:
     assert (result.run / "report.html").exists()
 
 
-def test_an_end_told_by_a_signal_is_told_and_a_crash_is_not(tmp_path: Path) -> None:
-    told: list[str] = []
+def test_an_end_told_by_a_signal_is_reported_and_a_crash_is_not(tmp_path: Path) -> None:
+    reported: list[str] = []
 
     def stopped(step: int) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -410,12 +410,12 @@ def test_an_end_told_by_a_signal_is_told_and_a_crash_is_not(tmp_path: Path) -> N
         raise ZeroDivisionError("mine")
 
     def ended(folder: Path) -> None:
-        told.append(folder.parent.name)
+        reported.append(folder.parent.name)
 
     fit(tmp_path / "stopped", settings(epochs=1), stepped=stopped, ended=ended)
     with pytest.raises(ZeroDivisionError):
         fit(tmp_path / "broken", settings(epochs=1), loss=broken, ended=ended)
-    assert told == ["stopped"]
+    assert reported == ["stopped"]
 
 
 def test_a_record_that_never_reaches_the_disk_is_not_waited_for_forever(
@@ -425,10 +425,10 @@ def test_a_record_that_never_reaches_the_disk_is_not_waited_for_forever(
     run = Run.create(tmp_path / "run", {})
     ring = Ring.create(run.ring_path("r0"), 1 << 16, pid=1, owner="nobody")
     ring.put(1, b"{}")
-    told: list[Path] = []
-    artifacts.RunHooks(run, lambda kind, data: None, print).ended(told.append, 0)
+    reported: list[Path] = []
+    artifacts.RunHooks(run, lambda kind, data: None, print).ended(reported.append, 0)
     ring.detach()
-    assert told == [run.path]
+    assert reported == [run.path]
 
 
 def test_gradient_checkpointing_changes_nothing_but_memory(tmp_path: Path) -> None:
@@ -491,10 +491,10 @@ def test_clipping_is_that_of_torch(tmp_path: Path) -> None:
     fit(tmp_path, how, net, train=data(64))
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
     from holdfast.training.data.sampling import EpochBatches
-    from holdfast.training.device import Place
+    from holdfast.training.device import ProcessDevice
 
     x, y = data(64).tensors
-    for indices in EpochBatches(64, 8, Place(torch.device("cpu")), shuffle=True, seed=0):
+    for indices in EpochBatches(64, 8, ProcessDevice(torch.device("cpu")), shuffle=True, seed=0):
         optimizer.zero_grad()
         nn.functional.mse_loss(plain(x[indices]), y[indices]).backward()
         nn.utils.clip_grad_norm_(plain.parameters(), 0.1)

@@ -95,75 +95,75 @@ def test_samples_are_counted_by_the_first_tensor(batch: Any, expected: int) -> N
 class Stream:
     """Stands for a CUDA stream and writes down what is asked of it."""
 
-    def __init__(self, name: str, told: list[str]) -> None:
+    def __init__(self, name: str, reported: list[str]) -> None:
         self.name = name
-        self.told = told
+        self.reported = reported
 
     def record_event(self) -> str:
-        self.told.append(f"{self.name} records")
+        self.reported.append(f"{self.name} records")
         return f"event of {self.name}"
 
     def wait_event(self, event: str) -> None:
-        self.told.append(f"{self.name} waits for {event}")
+        self.reported.append(f"{self.name} waits for {event}")
 
 
 class OnDevice(Tensor):
     """A tensor that says it lies on a GPU."""
 
-    told: list[str]
+    reported: list[str]
 
     @property
     def is_cuda(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return True
 
     def record_stream(self, stream: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self.told.append(f"a tensor is used on {stream.name}")
+        self.reported.append(f"a tensor is used on {stream.name}")
 
 
 class OnHost(Tensor):
     """A tensor that is copied to a device that is not there."""
 
-    told: list[str]
+    reported: list[str]
 
     def to(self, *where: Any, **how: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self.told.append(f"copied to {where[0]}, {how}")
+        self.reported.append(f"copied to {where[0]}, {how}")
         moved = torch.ones(1).as_subclass(OnDevice)
-        moved.told = self.told
+        moved.reported = self.reported
         return moved
 
 
 class Own:
     """An object that moves itself."""
 
-    def __init__(self, told: list[str]) -> None:
-        self.told = told
+    def __init__(self, reported: list[str]) -> None:
+        self.reported = reported
 
     def to(self, device: torch.device, non_blocking: bool) -> Own:
-        self.told.append("moves itself")
+        self.reported.append("moves itself")
         return self
 
 
 def test_the_main_stream_waits_for_the_copy_and_the_memory_is_kept_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[str] = []
-    main = Stream("main", told)
+    reported: list[str] = []
+    main = Stream("main", reported)
 
     @contextlib.contextmanager
     def stream(which: Stream) -> Iterator[None]:
-        told.append(f"on {which.name}")
+        reported.append(f"on {which.name}")
         yield
-        told.append(f"off {which.name}")
+        reported.append(f"off {which.name}")
 
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
     monkeypatch.setattr(torch.cuda, "stream", stream)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream("side", told))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream("side", reported))
     x = torch.ones(1).as_subclass(OnHost)
-    x.told = told
+    x.reported = reported
     transfer = Transfer(torch.device("cuda", 0))
-    batch = transfer([x, Own(told)])
+    batch = transfer([x, Own(reported)])
     assert isinstance(batch[0], OnDevice)
-    assert told == [
+    assert reported == [
         "on side",
         "copied to cuda:0, {'non_blocking': True}",
         "on main",

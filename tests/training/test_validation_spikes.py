@@ -143,19 +143,19 @@ class Watching:
     ],
 )
 def test_what_counts_as_a_spike(mode: Any, values: list[float], spikes: list[float]) -> None:
-    standing, watching = BestSoFar(StopSettings(mode=mode)), Watching()
+    best_so_far, watching = BestSoFar(StopSettings(mode=mode)), Watching()
     lines: list[str] = []
-    looking = ValidationSpikes(ValidationSettings(), standing, watching, lines.append)  # type: ignore[arg-type]
+    looking = ValidationSpikes(ValidationSettings(), best_so_far, watching, lines.append)  # type: ignore[arg-type]
     for step, value in enumerate(values):
-        standing.validated(step, {"loss": value})
+        best_so_far.validated(step, {"loss": value})
         looking.look(step, "loss", value)
     assert watching.noted == spikes and len(lines) == len(spikes)
 
 
 def test_a_validation_that_is_not_a_number_is_a_spike() -> None:
-    standing, watching = BestSoFar(StopSettings()), Watching()
+    best_so_far, watching = BestSoFar(StopSettings()), Watching()
     lines: list[str] = []
-    looking = ValidationSpikes(ValidationSettings(), standing, watching, lines.append)  # type: ignore[arg-type]
-    standing.validated(1, {"loss": 2.0})
+    looking = ValidationSpikes(ValidationSettings(), best_so_far, watching, lines.append)  # type: ignore[arg-type]
+    best_so_far.validated(1, {"loss": 2.0})
     assert not looking.look(2, "loss", math.nan)
     assert lines[0].startswith("step 2: validation loss nan is far from its best, 2 at step 1;")

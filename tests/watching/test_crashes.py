@@ -127,10 +127,10 @@ def test_without_a_with_block(tmp_path: Path) -> None:
     watch.close()  # as at exit
     (finding,) = found(tmp_path / "run")
     assert finding.code == "RUN001" and not any("[RUN001]" in line for line in said)
-    told = watch.report().splitlines()
-    assert told[0].startswith("holdfast: crashed with ValueError after 3 steps")
-    assert said[-1].splitlines() == told and any(
-        "  RUN001  ValueError: its own at " in t for t in told[-4:]
+    reported = watch.report().splitlines()
+    assert reported[0].startswith("holdfast: crashed with ValueError after 3 steps")
+    assert said[-1].splitlines() == reported and any(
+        "  RUN001  ValueError: its own at " in t for t in reported[-4:]
     )
 
 

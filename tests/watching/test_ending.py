@@ -47,7 +47,7 @@ def samples(poisoned: bool) -> TensorDataset:
     return TensorDataset(x, torch.randn(64, 1))
 
 
-def test_the_end_is_told_once_with_the_path_of_the_report(tmp_path: Path) -> None:
+def test_the_end_is_reported_once_with_the_path_of_the_report(tmp_path: Path) -> None:
     said: list[str] = []
     watch = trained(tmp_path / "run", say=said.append)
     watch.close()
@@ -73,7 +73,7 @@ def test_a_quiet_run_says_nothing(tmp_path: Path, given: dict[str, Any]) -> None
     assert said == [] and watch.skipped == 1 and (tmp_path / "run" / "report.html").is_file()
 
 
-def test_without_a_summary_findings_are_told_all_the_same(tmp_path: Path) -> None:
+def test_without_a_summary_findings_are_reported_all_the_same(tmp_path: Path) -> None:
     said: list[str] = []
     trained(tmp_path / "run", say=said.append, summary=False)
     assert any("[NUM001]" in line for line in said)

@@ -86,15 +86,15 @@ def last_run() -> Run:
 
 
 @pytest.mark.parametrize(("good", "step"), [(True, 3), (False, 0)], ids=["later", "first step"])
-def test_a_loop_that_raises_is_told_with_its_cell(
+def test_a_loop_that_raises_is_reported_with_its_cell(
     notebook: Notebook, capsys: pytest.CaptureFixture[str], good: bool, step: int
 ) -> None:
     notebook.run(WATCH)
     assert not good or notebook.run(LOOP.format(features=4)) is None
     assert isinstance(notebook.run(LOOP.format(features=5)), RuntimeError)
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     at = f"cell {4 if good else 3}, line 2"
-    assert told.err == "" and "holdfast: crashed" in told.out and at in told.out
+    assert reported.err == "" and "holdfast: crashed" in reported.out and at in reported.out
     watch = notebook.user_ns["watch"]
     (finding,) = watch.findings
     assert (finding.code, finding.step, finding.line) == ("RUN001", step, 2)
@@ -136,7 +136,7 @@ def test_an_interrupted_loop_that_nobody_goes_on_with(notebook: Notebook) -> Non
 
 
 @pytest.mark.parametrize("caught", [False, True])
-def test_a_with_block_is_told_once_the_cell_is_over(
+def test_a_with_block_is_reported_once_the_cell_is_over(
     notebook: Notebook, capsys: pytest.CaptureFixture[str], caught: bool
 ) -> None:
     block = "with holdfast.watch(net, opt) as watch:\n" + "".join(
@@ -146,9 +146,9 @@ def test_a_with_block_is_told_once_the_cell_is_over(
         block = "try:\n" + "".join(f"    {line}\n" for line in block.splitlines())
         block += "except KeyError:\n    pass\n"
     assert (notebook.run(block) is None) is caught
-    told = capsys.readouterr().out
-    assert ("which the script caught" in told) is caught
-    assert told.count("holdfast: crashed") == (not caught)
+    reported = capsys.readouterr().out
+    assert ("which the script caught" in reported) is caught
+    assert reported.count("holdfast: crashed") == (not caught)
     assert len(notebook.user_ns["watch"].findings) == (not caught)
 
 

@@ -158,10 +158,10 @@ def test_periodic_ones_come_by_themselves_and_old_ones_go(tmp_path: Path) -> Non
     entries = store.entries()
     assert len(entries) == 2 and all(entry.good for entry in entries)
     assert entries[-1].step == 24
-    told = loop.events("checkpoint")
-    kinds = [event["kind"] for event in told]
+    reported = loop.events("checkpoint")
+    kinds = [event["kind"] for event in reported]
     assert kinds[0] == "step" and set(kinds[:-1]) == {"step"} and kinds[-1] in ("step", "end")
-    assert all(event["good"] for event in told)
+    assert all(event["good"] for event in reported)
     assert math.isfinite(entries[-1].metric("loss"))
 
 
@@ -273,7 +273,7 @@ def test_a_damaged_one_is_refused_and_an_older_one_used(tmp_path: Path) -> None:
         Loop(tmp_path / "other", resume=newer)
 
 
-def test_lasting_workers_are_told_also_between_epochs(tmp_path: Path) -> None:
+def test_lasting_workers_are_reported_also_between_epochs(tmp_path: Path) -> None:
     for resume in (None, True):
         torch.manual_seed(0)
         net = nn.Linear(4, 1)
@@ -352,7 +352,7 @@ def test_a_schedule_we_were_not_told_of_is_said(tmp_path: Path) -> None:
     assert resumed["exact"] is False and "watch(scheduler=) was not given" in resumed["why"]
 
 
-def test_a_loop_without_a_loader_is_told_to_be_inexact(tmp_path: Path) -> None:
+def test_a_loop_without_a_loader_is_reported_to_be_inexact(tmp_path: Path) -> None:
     for resume in (None, True):
         net = nn.Linear(2, 1)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -47,7 +47,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert replace_sample._making is None
 
 
-def told(run_dir: Path) -> list[dict[str, Any]]:
+def reported(run_dir: Path) -> list[dict[str, Any]]:
     events = LaneReader(Run.open(run_dir), "r0").events()
     return [dict(event.data) for event in events if event.kind == "unreadable"]
 
@@ -82,7 +82,7 @@ def train(
 
 def check(watch: holdfast.Watch, seen: list[float], folder: Path) -> None:
     assert len(seen) == 2 * 48 and BAD not in seen and set(seen) == set(range(48)) - {BAD}
-    assert [(one["sample"], one["replaced"]) for one in told(folder / "run")] == [(BAD, True)]
+    assert [(one["sample"], one["replaced"]) for one in reported(folder / "run")] == [(BAD, True)]
     (finding,) = watch.findings
     assert finding.code == "RUN003" and finding.line and "11.bin" in finding.message
 
@@ -171,4 +171,4 @@ def test_the_trainer_goes_on(tmp_path: Path, workers: int, start: Any) -> None:
         nn.Linear(6, 1), loss, Files(tmp_path), settings=settings, run_dir=tmp_path / "run"
     )
     assert trainer.fit().step == 12
-    assert [(one["sample"], one["replaced"]) for one in told(tmp_path / "run")] == [(BAD, True)]
+    assert [(one["sample"], one["replaced"]) for one in reported(tmp_path / "run")] == [(BAD, True)]

@@ -237,8 +237,8 @@ def test_buffers_changed_between_steps_are_what_a_skipped_step_goes_back_to(tmp_
     assert [float(one[0]) for one in kept] == [1.0, 2.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_a_new_task_that_is_told_is_not_rolled_back(tmp_path: Path, told: bool) -> None:
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_new_task_that_is_reported_is_not_rolled_back(tmp_path: Path, reported: bool) -> None:
     torch.manual_seed(0)
     net = nn.Linear(4, 1)
     opt = torch.optim.SGD(net.parameters(), lr=0.05)
@@ -251,7 +251,7 @@ def test_a_new_task_that_is_told_is_not_rolled_back(tmp_path: Path, told: bool) 
         for step, (some, wanted) in enumerate(watch(batches)):
             watch.backward(nn.functional.mse_loss(net(some), wanted))
             watch.step()
-            if step == 199 and told:
+            if step == 199 and reported:
                 watch.new_task()
     rollbacks = [one for one in watch.findings if one.code in ("OPT001", "OPT003")]
-    assert bool(rollbacks) is not told, watch.findings
+    assert bool(rollbacks) is not reported, watch.findings

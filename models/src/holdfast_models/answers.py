@@ -23,8 +23,8 @@ __all__ = [
     "figures",
     "finite_only",
     "named_run",
+    "reported_as",
     "say",
-    "told_as",
     "verbs_of",
     "whole",
     "yaml_lines",
@@ -123,7 +123,7 @@ def figures(found: Mapping[str, Any], before: str = "") -> list[str]:
 
 
 @contextlib.contextmanager
-def told_as(name: str) -> Iterator[None]:
+def reported_as(name: str) -> Iterator[None]:
     """Makes one line, beginning with ``name``, of what a file is not there or not fit for."""
     try:
         yield

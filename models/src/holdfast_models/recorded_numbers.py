@@ -17,7 +17,7 @@ from holdfast import Detector, Window
 
 
 @dataclass(frozen=True)
-class Record:
+class NotedNumbers:
     """What was noted after a step: finite numbers by name."""
 
     step: int
@@ -48,7 +48,7 @@ class RecordDetector(Detector):
         marked[np.searchsorted(steps, noted)] = True  # the last place: no row knows of it yet
         return marked[len(window) - window.fresh : -1]
 
-    def news(self, window: Window, *names: str) -> list[Record]:
+    def news(self, window: Window, *names: str) -> list[NotedNumbers]:
         """Records with these numbers, oldest first; none unless the last is the judged row's."""
         found = series(window, self.kind, *names)
         before = window.rows["step"][:-1]
@@ -57,12 +57,12 @@ class RecordDetector(Detector):
         return found
 
 
-def series(window: Window, kind: str, *names: str) -> list[Record]:
+def series(window: Window, kind: str, *names: str) -> list[NotedNumbers]:
     """Records up to the judged row that have all these numbers, oldest first.
 
     Those that a resumed run has made again count once, as they were the last time.
     """
-    found: list[Record] = []
+    found: list[NotedNumbers] = []
     for event in window.events:
         if event.kind != kind or event.step > window.step:
             continue
@@ -71,7 +71,7 @@ def series(window: Window, kind: str, *names: str) -> list[Record]:
             continue
         while found and found[-1].step >= event.step:
             found.pop()
-        found.append(Record(event.step, values))
+        found.append(NotedNumbers(event.step, values))
     return found
 
 

@@ -23,7 +23,7 @@ from typing import Any, cast
 import torch
 from torch.autograd import DeviceType
 
-__all__ = ["STEPS", "StepTimes", "StepWatch", "roofline", "step_times"]
+__all__ = ["STEPS", "StepWatch", "TimedSteps", "roofline", "step_times"]
 
 _FORWARD_AND_BACKWARD = 3  # times the products of a forward pass
 
@@ -40,7 +40,7 @@ _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchroniz
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StepTimes:
+class TimedSteps:
     """Steps of one kind."""
 
     milliseconds: list[float]
@@ -81,7 +81,7 @@ class StepTimes:
         numbers = [self.first + n for n, one in enumerate(self.milliseconds) if one > most]
         return max(numbers, default=None)
 
-    def told(self, samples: int, unit: str, bare: StepTimes | None = None) -> dict[str, Any]:
+    def reported(self, samples: int, unit: str, bare: TimedSteps | None = None) -> dict[str, Any]:
         """What a bench prints of them.
 
         Args:
@@ -151,7 +151,7 @@ class StepWatch:
         return both
 
     @property
-    def times(self) -> StepTimes:
+    def times(self) -> TimedSteps:
         """What was seen, once the loop is over; of fewer steps where it ended early."""
         self._waits.stop()
         if self._marks and self._on_gpu:
@@ -160,7 +160,7 @@ class StepWatch:
         found = dict(self._found)
         if self._busy is not None:
             found["busy %"] = min(100.0, 100 * self._busy / statistics.median(each))
-        return StepTimes(milliseconds=each, peak_gb=self._peak, device=found, first=self._warm + 1)
+        return TimedSteps(milliseconds=each, peak_gb=self._peak, device=found, first=self._warm + 1)
 
     def look(self, step: int) -> None:
         """Step number ``step`` is over; 0: none is yet."""
@@ -262,7 +262,7 @@ class _Waits:
 
 def step_times(
     step: Callable[[], object], device: torch.device, *, steps: int, warmup: int = 3
-) -> StepTimes:
+) -> TimedSteps:
     """Time single steps.
 
     Args:

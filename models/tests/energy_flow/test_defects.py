@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import holdfast_models.energy_flow
 from holdfast.run import LaneReader, Run
-from holdfast.training import Place, Trainer, resolve
+from holdfast.training import ProcessDevice, Trainer, resolve
 from holdfast.training.loop.progress import Progress
 from holdfast_models.energy_flow import recipe
 from holdfast_models.energy_flow.model import energy_flow
@@ -27,7 +27,7 @@ from holdfast_models.energy_flow.model.lattice import Core
 from holdfast_models.energy_flow.recipe import RECIPE, Objective, build
 from holdfast_models.energy_flow.text.bridge import TextBridge
 
-CPU = Place(torch.device("cpu"), rank=1)  # one that prints nothing
+CPU = ProcessDevice(torch.device("cpu"), rank=1)  # one that prints nothing
 SMALL = [
     "model.lattice.width=4", "model.lattice.height=4", "model.lattice.depth=6", "model.width=16",
     "model.carrier.hidden=8", "model.carrier.layers=1", "model.flows.spawn_threshold=0.1",
@@ -72,13 +72,13 @@ def test_a_batch_knows_nothing_of_those_before_it(mode: str, children: int) -> N
     made.model.zero_grad()
     losses = []
     for one in (made, fresh):
-        loss, told = one.loss(one.model, batch_of(one, 0))
+        loss, reported = one.loss(one.model, batch_of(one, 0))
         loss.backward()
-        losses.append((loss.item(), told["active_flows"].item()))
+        losses.append((loss.item(), reported["active_flows"].item()))
     assert losses[0] == losses[1]
-    for mine, other in zip(made.model.parameters(), fresh.model.parameters(), strict=True):
-        assert mine.grad is not None and other.grad is not None
-        assert torch.equal(mine.grad, other.grad)
+    for own, other in zip(made.model.parameters(), fresh.model.parameters(), strict=True):
+        assert own.grad is not None and other.grad is not None
+        assert torch.equal(own.grad, other.grad)
 
 
 def left_behind(made: Any, memory: Any, steps: int = 3) -> list[int]:
@@ -88,12 +88,12 @@ def left_behind(made: Any, memory: Any, steps: int = 3) -> list[int]:
     for step in range(steps):
         batch = batch_of(made, 4 * step)
         with memory:
-            loss, told = made.loss(made.model, batch)
+            loss, reported = made.loss(made.model, batch)
             loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         made.stepped(step + 1)
-        del loss, told
+        del loss, reported
         left.append(memory.bytes)
     return left
 

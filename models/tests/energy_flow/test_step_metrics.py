@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from holdfast.run import LaneReader, Run
 from holdfast.training import (
     LogSettings,
-    Place,
+    ProcessDevice,
     Trainer,
     channels,
     resolve,
@@ -26,7 +26,7 @@ from holdfast_models.energy_flow import recipe, step_metrics
 from holdfast_models.energy_flow.recipe import RECIPE, build
 from holdfast_models.energy_flow.step_metrics import Stopwatch, lap
 
-CPU = Place(torch.device("cpu"), rank=1)  # one that prints nothing
+CPU = ProcessDevice(torch.device("cpu"), rank=1)  # one that prints nothing
 SMALL = [
     "model.lattice.width=4", "model.lattice.height=4", "model.lattice.depth=8", "model.width=16",
     "model.carrier.hidden=8", "model.carrier.layers=1", "model.flows.spawn_threshold=0.1",
@@ -87,14 +87,14 @@ def test_flows_are_counted_as_they_end() -> None:
         outs.append(made.model(*given, **how))
         return outs[-1]
 
-    _, told = made.loss(net, made.train.__getitems__(range(4)).batch)
+    _, reported = made.loss(net, made.train.__getitems__(range(4)).batch)
     flows = outs[0].flows
     taken = flows.parent_N.ge(0).sum() + 64
-    assert told["active_flows"] == taken and told["spawned_flows"] == taken - 64
+    assert reported["active_flows"] == taken and reported["spawned_flows"] == taken - 64
     reached = (flows.exit_N > 0) & ~flows.projected_N
-    assert told["flows_reached_output"] == reached.sum()
-    assert told["completion_rate"] == pytest.approx(float(reached.sum() / taken))
-    assert told["flow_convergence_steps"] == 4 and 1 < told["mean_steps"] < 3
+    assert reported["flows_reached_output"] == reached.sum()
+    assert reported["completion_rate"] == pytest.approx(float(reached.sum() / taken))
+    assert reported["flow_convergence_steps"] == 4 and 1 < reported["mean_steps"] < 3
 
 
 # ------------------------------------------------------------------ times
@@ -182,13 +182,13 @@ def test_a_compiled_model_sees_the_same_arguments_in_every_step() -> None:
 
     batch = made.train.__getitems__(range(4)).batch
     made.stepped(9)
-    _, told = made.loss(net, batch)
-    assert given.pop() is not None and "flow_time" in told
+    _, reported = made.loss(net, batch)
+    assert given.pop() is not None and "flow_time" in reported
     made.model._compiled_call_impl = made.model._call_impl
     made.stepped(19)
-    _, told = made.loss(net, batch)
+    _, reported = made.loss(net, batch)
     assert given.pop() is None
-    assert "flow_time" not in told and told["energy_computation_time_ms"] > 0
+    assert "flow_time" not in reported and reported["energy_computation_time_ms"] > 0
 
 
 class Reads(TorchDispatchMode):
@@ -217,11 +217,11 @@ def test_the_loss_of_a_batch_reads_nothing_back_timed_or_not(step: int) -> None:
     batch = made.train.__getitems__(range(4)).batch
     made.stepped(step)
     with Reads() as reads:
-        loss, told = made.loss(made.model, batch)
+        loss, reported = made.loss(made.model, batch)
         loss.backward()
     assert reads.count == 0
-    assert ("flow_time" in told) == (step == 9)
-    assert not [v for v in told.values() if isinstance(v, Tensor) and v.requires_grad]
+    assert ("flow_time" in reported) == (step == 9)
+    assert not [v for v in reported.values() if isinstance(v, Tensor) and v.requires_grad]
     with Reads() as reads:
         loss.item()
     assert reads.count == 1
@@ -255,10 +255,10 @@ def test_times_are_of_their_parts_and_in_their_units(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(made.model.input, "forward", clock.slowly(made.model.input.forward, 0.03))
     monkeypatch.setattr(made.model.bridge, "loss", clock.slowly(made.model.bridge.loss, 0.004))
     made.stepped(9)
-    _, told = made.loss(made.model, made.train.__getitems__(range(4)).batch)
-    assert told["flow_time"] == pytest.approx(0.2)  # seconds
-    assert told["energy_computation_time_ms"] == pytest.approx(230)
-    assert told["text_bridge_time_ms"] == pytest.approx(4)
+    _, reported = made.loss(made.model, made.train.__getitems__(range(4)).batch)
+    assert reported["flow_time"] == pytest.approx(0.2)  # seconds
+    assert reported["energy_computation_time_ms"] == pytest.approx(230)
+    assert reported["text_bridge_time_ms"] == pytest.approx(4)
 
 
 @pytest.mark.parametrize(("drift", "steps"), [(0.6, 2), (0.4, 3), (0.05, 4)])
@@ -270,19 +270,19 @@ def test_convergence_steps_are_the_lattice_steps_of_the_pass(drift: float, steps
     with torch.no_grad():
         made.model.core.carrier.move_end.weight.zero_()
         made.model.core.carrier.move_end.bias.zero_()
-    _, told = made.loss(made.model, made.train.__getitems__(range(4)).batch)
-    assert told["flow_convergence_steps"] == steps
-    assert told["flow_convergence_steps"].dtype == torch.float32
+    _, reported = made.loss(made.model, made.train.__getitems__(range(4)).batch)
+    assert reported["flow_convergence_steps"] == steps
+    assert reported["flow_convergence_steps"].dtype == torch.float32
 
 
 def test_tokens_of_a_batch_are_the_pieces_of_its_texts_without_padding() -> None:
     made = task()
     batch = made.train.__getitems__(range(4)).batch
-    _, told = made.loss(made.model, batch)
+    _, reported = made.loss(made.model, batch)
     words = made.model.bridge.vocabulary
     texts = [made.train.pairs.text(index) for index in range(4)]
     pieces = [words.row(text, 128) for one in texts for text in (one.input, one.target)]
-    assert told["tokens"] == sum(map(len, pieces)) < batch[3].numel() + batch[4].numel()
+    assert reported["tokens"] == sum(map(len, pieces)) < batch[3].numel() + batch[4].numel()
     assert "tokens" not in task("bridge.on=false").loss(made.model, batch)[1]
 
 
@@ -339,7 +339,9 @@ def test_channels_of_the_lattice_compute_nothing_while_off(
     batch = made.train.__getitems__(range(4)).batch
 
     def operations(*names: str) -> int:
-        undo = channels.setup(LogSettings(channels=names), Place(torch.device("cpu")), print)
+        undo = channels.setup(
+            LogSettings(channels=names), ProcessDevice(torch.device("cpu")), print
+        )
         try:
             with Operations() as counted:
                 made.loss(made.model, batch)
@@ -368,7 +370,7 @@ def test_the_channel_says_at_which_step_flows_converged(drift: float, said: str)
     lines: list[str] = []
     undo = channels.setup(
         LogSettings(channels=("convergence", "relative", "reflection")),
-        Place(torch.device("cpu")),
+        ProcessDevice(torch.device("cpu")),
         lines.append,
     )
     try:
@@ -385,7 +387,7 @@ def test_the_channel_says_at_which_step_flows_converged(drift: float, said: str)
 def test_the_caches_tell_how_they_were_used(tmp_path: Path) -> None:
     lines: list[str] = []
     undo = channels.setup(
-        LogSettings(channels=("cache",)), Place(torch.device("cpu")), lines.append
+        LogSettings(channels=("cache",)), ProcessDevice(torch.device("cpu")), lines.append
     )
     try:
         _, again = (task(f"data.cache_dir={tmp_path}", "bridge.cache=2") for _ in range(2))

@@ -165,13 +165,13 @@ def test_the_four_phases_parse_unchanged(phase: int) -> None:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_the_presets_of_the_phases_are_these_commands(phase: int) -> None:
-    mine = dataclasses.asdict(settled(PHASES[phase]))
+    own = dataclasses.asdict(settled(PHASES[phase]))
     preset = dataclasses.asdict(resolve(RECIPE, None, f"phase{phase}", (), "none"))
     for section in ("model", "plasticity", "continual", "data", "task"):
-        assert mine[section] == preset[section], section
+        assert own[section] == preset[section], section
     for name in ("epochs", "clip", "steps"):
-        assert mine["train"][name] == preset["train"][name], name
-    assert mine["train"]["data"] == preset["train"]["data"]
+        assert own["train"][name] == preset["train"][name], name
+    assert own["train"]["data"] == preset["train"]["data"]
 
 
 def test_the_sizes_of_the_reference_are_used_only_where_nothing_else_is_said() -> None:

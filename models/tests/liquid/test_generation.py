@@ -251,21 +251,21 @@ def test_pieces_never_cut_a_character() -> None:
     bpe = BpeTokenizer.train(["naive done " * 50], 262)
     for tokenizer in (ByteTokenizer(), bpe):
         pieces = TextPieces(tokenizer)
-        told = [pieces.add(int(token)) for token in tokenizer.encode(TEXT)]
-        assert "".join(told) == TEXT and pieces.end() == ""
-        assert all("\N{REPLACEMENT CHARACTER}" not in piece for piece in told)
-        assert "🙂" in told
+        reported = [pieces.add(int(token)) for token in tokenizer.encode(TEXT)]
+        assert "".join(reported) == TEXT and pieces.end() == ""
+        assert all("\N{REPLACEMENT CHARACTER}" not in piece for piece in reported)
+        assert "🙂" in reported
 
 
-def test_bytes_that_are_no_text_are_told_like_by_decode() -> None:
+def test_bytes_that_are_no_text_are_reported_like_by_decode() -> None:
     tokenizer = ByteTokenizer()
     generator = torch.Generator().manual_seed(0)
     for _ in range(200):
         tokens = torch.randint(0, 258, (12,), generator=generator).tolist()
         tokens[3:5], tokens[8:9] = [0xE2, 0x82], [0xF0]
         pieces = TextPieces(tokenizer)
-        told = "".join([pieces.add(token) for token in tokens]) + pieces.end()
-        assert told == tokenizer.decode(tokens)
+        reported = "".join([pieces.add(token) for token in tokens]) + pieces.end()
+        assert reported == tokenizer.decode(tokens)
     random, pieces = RandomTokenizer(30), TextPieces(RandomTokenizer(30))
     assert "".join(pieces.add(token) for token in (3, 17, 4)) == random.decode([3, 17, 4])
 

@@ -52,5 +52,5 @@ def test_fast_weights_move_the_same() -> None:
             plasticity.step(step, allowed=step != 5)
         found.append([synapse.fast.cpu(), plasticity.last["norm"].cpu()])
     assert found[0][0].any()
-    for mine, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-4)
+    for own, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(own, theirs, atol=1e-6, rtol=1e-4)

@@ -107,8 +107,8 @@ def poisoned(*steps: int) -> Callable[[Task], Task]:
         plain: Any = task.loss
 
         def loss(net: Any, batch: Any) -> Any:
-            found, told = plain(net, batch)
-            return found * (math.inf if next(count) in steps else 1.0), told
+            found, reported = plain(net, batch)
+            return found * (math.inf if next(count) in steps else 1.0), reported
 
         return dataclasses.replace(task, loss=loss)
 

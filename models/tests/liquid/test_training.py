@@ -121,16 +121,16 @@ def test_13_1_the_rate_is_never_0_and_every_parameter_moves(
     )  # fmt: skip
     task = task_of(settings)
     before = {name: one.detach().clone() for name, one in task.model.named_parameters()}
-    told: list[float] = []
+    reported: list[float] = []
     plain = task.stepped
     assert plain is not None
 
     def stepped(step: int) -> None:
         plain(step)
-        told.append(float(course_of(task).told()["weights_moved"]))
+        reported.append(float(course_of(task).reported()["weights_moved"]))
 
     fit(dataclasses.replace(task, stepped=stepped), settings)
-    assert told == [1.0] * 6
+    assert reported == [1.0] * 6
     still = [n for n, one in task.model.named_parameters() if torch.equal(one, before[n])]
     assert still == []
 

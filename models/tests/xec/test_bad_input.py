@@ -57,8 +57,8 @@ def no_model(monkeypatch: pytest.MonkeyPatch, run_of: Callable[[str], Path]) -> 
 def test_paths_that_lead_nowhere_are_one_line_before_a_model_is_built(
     kind: str, wrong: list[str], said: str, train: Any, tmp_path: Path
 ) -> None:
-    code, told = train(kind, *wrong)
-    assert code == 2 and told.count("\n") == 1 and said in told, told
+    code, reported = train(kind, *wrong)
+    assert code == 2 and reported.count("\n") == 1 and said in reported, reported
     assert not (tmp_path / "run").exists()
 
 
@@ -72,13 +72,13 @@ def test_files_that_are_damaged_or_lack_a_branch_are_named(
     events = {name: one[:4] for name, one in synth.events.items()}
     lacking, cut = tmp_path / "lacking.root", tmp_path / "cut.root"
     write_batches(lacking, iter([{n: one for n, one in events.items() if n != "energy"}]))
-    code, told = train("reg", f"data.train_path={lacking}")
-    assert code == 2 and told.count("\n") == 1
-    assert "lacking.root: no branch 'energyTruth'" in told
+    code, reported = train("reg", f"data.train_path={lacking}")
+    assert code == 2 and reported.count("\n") == 1
+    assert "lacking.root: no branch 'energyTruth'" in reported
     whole = next(Path(synth.val).glob("*.root")).read_bytes()
     cut.write_bytes(whole[: len(whole) // 2])
-    code, told = train("mae", f"data.train_path={cut}")
-    assert code == 2 and told.count("\n") == 1 and "cut.root" in told
+    code, reported = train("mae", f"data.train_path={cut}")
+    assert code == 2 and reported.count("\n") == 1 and "cut.root" in reported
 
 
 @pytest.mark.usefixtures("no_model")
@@ -92,14 +92,14 @@ def test_another_geometry_or_normalisation_is_refused_by_every_command(
     (checkpoint,) = (elsewhere / "checkpoints").glob("*.safetensors")
     predict = ["xec", "predict", str(checkpoint), synth.val, "--out", str(tmp_path / "p.root")]
     capsys.readouterr()
-    for code, told in (
+    for code, reported in (
         train("reg", f"init.encoder={elsewhere}"),
         train("mae", f"init.weights={checkpoint}"),
         (main(predict), capsys.readouterr().err),
     ):
-        assert code == 2 and told.count("\n") == 1
-        assert "another geometry (0123abcd" in told
-    code, told = train("reg", f"init.encoder={run_of('mae')}", "normalization.time_scale=3e-8")
-    assert code == 2 and told.count("\n") == 1
-    assert "normalization.time_scale was 2e-08, is 3e-08" in told
+        assert code == 2 and reported.count("\n") == 1
+        assert "another geometry (0123abcd" in reported
+    code, reported = train("reg", f"init.encoder={run_of('mae')}", "normalization.time_scale=3e-8")
+    assert code == 2 and reported.count("\n") == 1
+    assert "normalization.time_scale was 2e-08, is 3e-08" in reported
     assert not (tmp_path / "p.root").exists()

@@ -35,7 +35,7 @@ from holdfast_models.xec.settings import (
     TaskSettings,
     TasksSettings,
 )
-from holdfast_models.xec.verification import ALLOWED, Case, Verification, verify
+from holdfast_models.xec.verification import ALLOWED, SameEvents, Verification, verify
 
 NORM = NormalizationSettings(**NORMALIZATIONS["synthetic"])
 SIZE: dict[str, Any] = {"encoder_dim": 64, "num_fusion_layers": 1, "outer_fine_pool": (3, 3)}
@@ -134,7 +134,7 @@ def test_only_regressors_and_inpainters_are_exported(tmp_path: Path) -> None:
 
 
 def test_a_difference_or_a_change_elsewhere_is_no_agreement() -> None:
-    good = Case("synthetic", 64, 0.5 * ALLOWED)
+    good = SameEvents("synthetic", 64, 0.5 * ALLOWED)
     assert Verification(Path("m"), [good]).ok
     for bad in (good._replace(worst=2 * ALLOWED), good._replace(worst=float("nan")),
                 good._replace(unchanged=False)):  # fmt: skip

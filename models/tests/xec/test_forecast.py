@@ -12,7 +12,7 @@ import torch
 
 from holdfast import HoldfastError
 from holdfast.cli import main
-from holdfast.training import Place, resolve
+from holdfast.training import ProcessDevice, resolve
 from holdfast.training.batch_size import memory as machine
 from holdfast.training.batch_size.memory import HostMemory
 from holdfast.training.forecast import announce
@@ -20,8 +20,8 @@ from holdfast_models.xec import forecast as family
 from holdfast_models.xec.forecast import forecast_of
 from holdfast_models.xec.recipes import recipe_of
 
-GPU = Place(torch.device("cuda"))
-CPU = Place(torch.device("cpu"))
+GPU = ProcessDevice(torch.device("cuda"))
+CPU = ProcessDevice(torch.device("cpu"))
 
 
 @pytest.fixture
@@ -107,6 +107,6 @@ def test_the_command_refuses_before_a_model_is_built(
     code = main(["train", "xec.reg", "--set", f"data.train_path={synth.train}", "--set",
                  "tasks.energy.enabled=true", "--run-dir", str(tmp_path / "run"),
                  "--set", "train.device=cpu"])  # fmt: skip
-    told = capsys.readouterr().err
-    assert code == 2 and told.count("\n") == 1 and "xec.reg needs about" in told
+    reported = capsys.readouterr().err
+    assert code == 2 and reported.count("\n") == 1 and "xec.reg needs about" in reported
     assert not (tmp_path / "run").exists()

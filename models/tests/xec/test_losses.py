@@ -47,9 +47,9 @@ def test_formulas(name: LossName) -> None:
 
 def test_smooth_l1_is_torchs_own_below_and_above_beta() -> None:
     pred, target = torch.randn(64, 3), torch.randn(64, 3)
-    mine = elementwise("smooth_l1", pred, target, 0.7)
+    own = elementwise("smooth_l1", pred, target, 0.7)
     theirs = torch.nn.functional.smooth_l1_loss(pred, target, beta=0.7, reduction="none")
-    assert torch.allclose(mine, theirs)
+    assert torch.allclose(own, theirs)
 
 
 def test_an_unknown_loss_is_an_error() -> None:
@@ -109,12 +109,12 @@ def test_the_loss_of_hidden_sensors_is_a_sum_of_means_over_faces() -> None:
     found = losses(*events)
     expected = {"npho": 0.0, "time": 0.0}
     for face in layout.FACES:
-        mine = torch.from_numpy(layout.sensors_of(face).copy())
+        own = torch.from_numpy(layout.sensors_of(face).copy())
         for channel, name in enumerate(expected):
-            counted = hidden_BS[:, mine]
+            counted = hidden_BS[:, own]
             if name == "time":
-                counted = counted & time_valid_BS[:, mine]
-            error = (pred_BSC - x_BSC)[:, mine, channel].abs()
+                counted = counted & time_valid_BS[:, own]
+            error = (pred_BSC - x_BSC)[:, own, channel].abs()
             expected[name] += error[counted].mean().item()
     assert found.faces["npho"].sum().item() == pytest.approx(expected["npho"], rel=1e-5)
     assert found.faces["time"].sum().item() == pytest.approx(expected["time"], rel=1e-5)

@@ -35,11 +35,11 @@ def test_17_5_the_regressor_is_validated_by_the_loss_it_is_trained_with(
     batch["weight"] = torch.tensor([0.2, 1.0, 1.8])
     parts.model.eval()
     with torch.no_grad():
-        trained, told = parts.objective.loss(parts.model, batch)
+        trained, reported = parts.objective.loss(parts.model, batch)
         measured = parts.objective.measure(parts.model, batch)
     assert torch.equal(measured["loss"], trained)
     assert {"smooth_l1", "l1", "mse"} <= measured.keys(), "for reference"
-    assert {name for name in told if name.startswith("task/")} == {
+    assert {name for name in reported if name.startswith("task/")} == {
         f"task/{name}" for name in parts.settings.tasks.active()
     }
 
@@ -166,10 +166,10 @@ def test_9_1_a_step_reads_nothing_back(
 ) -> None:
     parts, batch = parts_of(kind, *more), batch_of(2)
     with no_host_reads():
-        loss, told = parts.objective.loss(parts.model, batch)
+        loss, reported = parts.objective.loss(parts.model, batch)
         loss.backward()
         found = parts.objective.measure(parts.model, batch)
-    assert all(isinstance(one, Tensor | float) for one in told.values()) and "loss" in found
+    assert all(isinstance(one, Tensor | float) for one in reported.values()) and "loss" in found
 
 
 def test_the_mode_notices_reads(no_host_reads: Any) -> None:

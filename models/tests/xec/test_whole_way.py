@@ -37,9 +37,9 @@ def holdfast(
 
     def call(*words: object) -> str:
         code = main(list(map(str, words)))
-        told = capsys.readouterr()
-        assert code == 0, told.err
-        return told.out
+        reported = capsys.readouterr()
+        assert code == 0, reported.err
+        return reported.out
 
     return call
 

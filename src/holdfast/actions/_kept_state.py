@@ -130,8 +130,8 @@ def _refill(container: Any, was: Any) -> None:
         _restore(vars(container), was, own_attributes(container))
 
 
-def _restore(now: dict[Any, Any], was: dict[Any, Any], mine: dict[Any, Any]) -> None:
-    for key in [key for key in mine if key not in was]:
+def _restore(now: dict[Any, Any], was: dict[Any, Any], own_part: dict[Any, Any]) -> None:
+    for key in [key for key in own_part if key not in was]:
         del now[key]
     for key, value in was.items():
         if now.get(key, _GONE) is not value:

@@ -267,7 +267,7 @@ def _settle_kernel() -> Any:
     @triton.jit
     def settle(
         flag,
-        spoilt,
+        bad_buffers,
         live,
         saved,
         sizes,
@@ -286,7 +286,7 @@ def _settle_kernel() -> Any:
         one = tl.load(live + which)
         other = tl.load(saved + which)
         bad = tl.load(flag) != 0.0
-        sick = tl.load(spoilt) != 0.0
+        sick = tl.load(bad_buffers) != 0.0
         if bad | (sick & (tl.load(heals + which) != 0)):
             if ACT:
                 copy(one, other, start, size, WORD, CHUNK, CHUNKS)

@@ -107,7 +107,7 @@ class _Call:
         # Not asked again once it is known.
         self.versions = _versions(owner) if early is None else None
         holders = [vars(owner), *getattr(owner, "param_groups", ())]
-        self._begun = [
+        self._started = [
             (holder, {k: v for k, v in holder.items() if type(v) in _PLAIN}) for holder in holders
         ]
 
@@ -115,7 +115,7 @@ class _Call:
         """Everything as it was when the step was found bad, numbers as when it began."""
         if self.bad and self.kept is not None:
             self.kept.put_back()
-            for holder, numbers in self._begun:
+            for holder, numbers in self._started:
                 holder.update(numbers)
 
 

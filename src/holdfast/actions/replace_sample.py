@@ -305,13 +305,17 @@ def _starts_anew(loader: Any) -> bool:
 
 def fetcher(made: Any) -> Any:
     """What torch has made to fetch batches, or one that replaces samples."""
-    mine = _making
-    if mine is None or type(made) is not _MapDatasetFetcher or mine.is_of() is not made.dataset:
+    own_part = _making
+    if (
+        own_part is None
+        or type(made) is not _MapDatasetFetcher
+        or own_part.is_of() is not made.dataset
+    ):
         return made
     if not made.auto_collation or not _one_by_one(made.dataset):
         return made
     new = ReplacingFetcher(made.dataset, made.auto_collation, made.collate_fn, made.drop_last)
-    new.replacement, new.everything = mine, get_worker_info() is not None
+    new.replacement, new.everything = own_part, get_worker_info() is not None
     return new
 
 

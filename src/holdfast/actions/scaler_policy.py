@@ -39,7 +39,7 @@ class ScalerPolicy:
         self._settings = settings
         self._on_first_update = on_first_update
         self._news: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
-        self._mine: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._own: weakref.WeakSet[Any] = weakref.WeakSet()
         self._used: weakref.ref[Any] | None = None
         self._exploded: Tensor | bool = False
         self._target: Tensor | None = None
@@ -48,14 +48,14 @@ class ScalerPolicy:
         """``scaler`` is about to scale a loss; the first time, it gets our numbers."""
         if self._used is None or self._used() is not scaler:
             self._used = weakref.ref(scaler)
-        if scaler in self._mine or not scaler.is_enabled():
+        if scaler in self._own or not scaler.is_enabled():
             return
-        self._mine.add(scaler)
+        self._own.add(scaler)
         state = scaler.state_dict()
         ours = _numbers(self._settings)
         # One that has counted clean steps, or has our numbers, goes on from a checkpoint.
-        begun = state["_growth_tracker"] > 0 or state.items() >= ours.items()
-        scale = max(state["scale"] if begun else self._settings.init, self._settings.floor)
+        started = state["_growth_tracker"] > 0 or state.items() >= ours.items()
+        scale = max(state["scale"] if started else self._settings.init, self._settings.floor)
         scaler.load_state_dict(state | ours | {"scale": scale})
         self._news[scaler] = scale
 
@@ -88,7 +88,7 @@ class ScalerPolicy:
 
     def updated(self, scaler: Any) -> None:
         """``scaler.update()`` has run: lower the scale after an explosion, hold the floor."""
-        if scaler not in self._mine:
+        if scaler not in self._own:
             return
         scale = self._news.pop(scaler, None)
         if scale is not None and self._on_first_update is not None:

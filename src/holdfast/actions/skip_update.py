@@ -8,7 +8,7 @@ Three ways, chosen by where the decision is known and what the optimizer can do:
 - ``RaiseFoundInf``: the decision is a device tensor and the kernel is fused. The kernels of
   Adam, AdamW, SGD and Adagrad read ``optimizer.found_inf`` and change nothing when
   it is exactly 1.0.
-- ``Snapshot``: the decision is a device tensor and the optimizer has no fused form. Weights and
+- ``StepSnapshot``: the decision is a device tensor and the optimizer has no fused form. Weights and
   state are copied before the step and put back after it by one kernel that does nothing on a
   good step, and so is what a class of the script keeps on itself. Of what is spread over ranks each
   rank copies its part.
@@ -195,7 +195,7 @@ def signature(optimizer: Optimizer, *, foreign: bool) -> list[int]:
     return ids
 
 
-class Snapshot:
+class StepSnapshot:
     """Copies of weights and optimizer state, and the kernel that puts them back."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ RESUME_VARIABLE = "HOLDFAST_RESUME"
 # launcher uses, and reads them from the file in memory of this name.
 STACKS_SIGNAL = 59
 STACKS_FILE = "holdfast-stacks"
-TOLD = b"#holdfast "
+REPORTED = b"#holdfast "
 """Begins the line of the stacks in which a process says what it is doing."""
 
 PYTHON = (3, 11)

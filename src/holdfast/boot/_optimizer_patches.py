@@ -75,7 +75,7 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
         given, kwargs = engine.step_begins(self, given, kwargs) or (given, kwargs)
         known = STEPS.get(id(self))
         steps = (known and known()) or steps_of(self)
-        spared, seconds = engine.spared, 0.0
+        torch_time_saved, seconds = engine.torch_time_saved, 0.0
         # ``torch.no_grad``, without the objects it makes.
         recording = torch.is_grad_enabled()
         _record(False)
@@ -86,7 +86,7 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
             else:
                 result = _computed(*given[1:], **kwargs) if kwargs or len(given) > 1 else None
                 began = perf_counter()
-                if spared.own:
+                if torch_time_saved.own:
                     arithmetic(self)
                 elif not update.run(self, steps.grads, steps.more):
                     steps.drop()
@@ -94,8 +94,8 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
                 seconds = perf_counter() - began
         finally:
             _record(recording)
-        if spared.timed:
-            spared.took(seconds, steps=1)
+        if torch_time_saved.timed:
+            torch_time_saved.took(seconds, steps=1)
         steps.left -= 1
         if not steps.left:
             steps.left = engine.compares(steps) or _NEVER

@@ -46,14 +46,14 @@ def _unscale(engine_of: GetEngine, original: Function) -> Function:
         engine = engine_of()
         if engine is None or not engine.may_rewrite:
             return original(self, optimizer, inv_scale, found_inf, allow_fp16)
-        spared, answer = engine.spared, None
-        began = perf_counter() if spared.timed else 0.0
-        if not spared.own:
+        torch_time_saved, answer = engine.torch_time_saved, None
+        began = perf_counter() if torch_time_saved.timed else 0.0
+        if not torch_time_saved.own:
             answer = direct_calls.unscale(optimizer, inv_scale, found_inf, allow_fp16)
         if answer is None:
             answer = original(self, optimizer, inv_scale, found_inf, allow_fp16)
         if began:
-            spared.took(perf_counter() - began)
+            torch_time_saved.took(perf_counter() - began)
         return answer
 
     return _unscale_grads_

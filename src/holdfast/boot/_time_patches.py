@@ -20,12 +20,12 @@ def _read(engine_of: GetEngine, original: Function) -> Function:
 
     @functools.wraps(original)
     def read(*args: Any, **kwargs: Any) -> Any:
-        ledger = host_reads.open_ledger()
-        if ledger is None:
+        read_times = host_reads.open_read_times()
+        if read_times is None:
             return original(*args, **kwargs)
         began = perf_counter()
         result = original(*args, **kwargs)
-        ledger.saw(name, perf_counter() - began)
+        read_times.saw(name, perf_counter() - began)
         return result
 
     return read

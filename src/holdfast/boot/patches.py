@@ -104,14 +104,14 @@ def _clip(engine_of: GetEngine, original: Function) -> Function:
         try:
             if not engine.may_rewrite:
                 return original(parameters, *args, **kwargs)
-            spared, total = engine.spared, None
-            began = perf_counter() if spared.timed else 0.0
-            if not spared.own:
+            torch_time_saved, total = engine.torch_time_saved, None
+            began = perf_counter() if torch_time_saved.timed else 0.0
+            if not torch_time_saved.own:
                 total = direct_calls.clip(parameters, args, kwargs, measured)
             if total is None:
                 total = original(parameters, *args, **kwargs)
             if began:
-                spared.took(perf_counter() - began)
+                torch_time_saved.took(perf_counter() - began)
             return total
         finally:
             engine.clip_ends()

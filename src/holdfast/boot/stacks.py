@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-from . import STACKS_FILE, STACKS_SIGNAL, TOLD
+from . import REPORTED, STACKS_FILE, STACKS_SIGNAL
 
 # Behind the numbers that a script's own files get.
 _LEAST_DESCRIPTOR = 200
@@ -60,5 +60,5 @@ def _tell(number: int, frame: FrameType | None) -> None:
         # What is told about it needs a lane; a loader worker has none.
         if multiprocessing.parent_process() is None and _open_lane is not None:
             _open_lane()
-        told = json.dumps(work_of(frame).to_dict(), default=str)
-        os.write(_file, b"\n" + TOLD + told.encode() + b"\n")
+        reported = json.dumps(work_of(frame).to_dict(), default=str)
+        os.write(_file, b"\n" + REPORTED + reported.encode() + b"\n")

@@ -31,7 +31,7 @@ from holdfast.checkpoint.record import (
     DATA,
     FORMAT,
     SECOND,
-    Written,
+    WrittenCheckpoint,
     check_digest,
     check_size,
     damaged,
@@ -49,7 +49,7 @@ from holdfast.errors import CheckpointError
 from holdfast.regular_files import open_regular
 from holdfast.run.durable import TEMPORARY, opener, replace_file, sync_folder
 
-__all__ = ["Written", "file_name", "load", "save", "verify"]
+__all__ = ["WrittenCheckpoint", "file_name", "load", "save", "verify"]
 
 
 # Two writers of one process (a watch in a script under `holdfast run`) may save the same step.
@@ -72,7 +72,7 @@ def save(
     meta: Mapping[str, Any],
     *,
     compress: bool = False,
-) -> Written:
+) -> WrittenCheckpoint:
     """Write a state and its record; when this returns, the disk has both.
 
     ``meta`` has ``step`` and may have ``rank``, ``world``, ``kind``, ``metrics``, ``good`` and
@@ -83,7 +83,7 @@ def save(
     record = record_path(Path(path))
     with _lock:
         size, fields = _save(record.with_suffix(DATA), record, skeleton, tensors, meta, compress)
-    return Written(record.with_suffix(DATA), size, time.perf_counter() - began, fields)
+    return WrittenCheckpoint(record.with_suffix(DATA), size, time.perf_counter() - began, fields)
 
 
 def load(

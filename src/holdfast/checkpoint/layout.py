@@ -3,7 +3,7 @@
 Written and read here, piece by piece, so that a state is hashed while it passes through and
 never stands in memory twice. The ``safetensors`` package reads what this writes.
 
-    >>> head = header([Piece("w", "F32", (2, 3), 24)], {"format": "pt"})
+    >>> head = header([StoredTensor("w", "F32", (2, 3), 24)], {"format": "pt"})
     >>> len(head) % 8, head[8:40]
     (0, b'{"__metadata__":{"format":"pt"},')
 """
@@ -33,7 +33,7 @@ LARGEST_HEADER = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StoredTensor:
     """One tensor of a file: its name, the code of its dtype, its shape and its bytes."""
 
     name: str
@@ -48,10 +48,10 @@ class Header:
     """The head of a file: free text by key, and the tensors in the order of their bytes."""
 
     metadata: Mapping[str, str]
-    pieces: Sequence[Piece]
+    pieces: Sequence[StoredTensor]
 
 
-def header(pieces: Sequence[Piece], metadata: Mapping[str, str], length: int = 0) -> bytes:
+def header(pieces: Sequence[StoredTensor], metadata: Mapping[str, str], length: int = 0) -> bytes:
     """The bytes before the data, padded to a multiple of 8 and to ``length`` at least.
 
     The offsets follow from the order of the pieces; those of wider elements should come
@@ -98,9 +98,9 @@ def read_header(read: Callable[[int], bytes | bytearray], size: int) -> Header:
     return Header(metadata, pieces)
 
 
-def _piece(name: str, entry: Any) -> Piece:
+def _piece(name: str, entry: Any) -> StoredTensor:
     numbers = [*entry["data_offsets"], *entry["shape"]]
     if any(type(one) is not int for one in numbers):
         raise ValueError(f"{name} has an offset or a size that is no whole number")
     (start, stop), shape = entry["data_offsets"], tuple(entry["shape"])
-    return Piece(name, str(entry["dtype"]), shape, stop - start, start)
+    return StoredTensor(name, str(entry["dtype"]), shape, stop - start, start)

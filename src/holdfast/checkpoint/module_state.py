@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from .object_state import (
-    LEFT_OUT,
+    NOT_SAVED,
     Copies,
     Notes,
     plain,
@@ -42,8 +42,8 @@ def state(model: nn.Module, where: str, notes: Notes) -> dict[str, Any]:
     for place in _places(model, where, notes.names, notes.tied):
         name = f"{where}.{place.name}"
         held = place.module.get_extra_state() if place.key == _EXTRA else place.value
-        value = plain(held, name, notes.left_out)
-        if value is not LEFT_OUT:
+        value = plain(held, name, notes.not_saved)
+        if value is not NOT_SAVED:
             found[place.name] = value
         if place.key == _EXTRA or place.key in place.module._non_persistent_buffers_set:
             notes.loose.add(name)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..shards import local, moved
 
-LEFT_OUT = object()
+NOT_SAVED = object()
 """Stands for a value that cannot be saved."""
 
 _PLAIN = (bool, int, float, str, bytes, torch.dtype, torch.device)
@@ -30,7 +30,7 @@ class Notes:
 
     names: dict[int, str] = field(default_factory=dict[int, str])
     """Of tensors already taken, by their id."""
-    left_out: set[str] = field(default_factory=set[str])
+    not_saved: set[str] = field(default_factory=set[str])
     """Names of what could not be taken."""
     loose: set[str] = field(default_factory=set[str])
     """Names of what comes and goes by itself."""
@@ -38,13 +38,13 @@ class Notes:
     """Further names of modules and tensors, with the one they are saved under."""
 
 
-def plain(value: Any, where: str, left_out: set[str]) -> Any:
+def plain(value: Any, where: str, not_saved: set[str]) -> Any:
     """A value as a tree: containers copied, tensors live and without a graph.
 
     Args:
         value: anything.
-        where: its name, for ``left_out``.
-        left_out: takes the names of what cannot be saved. Functions and classes are code, which
+        where: its name, for ``not_saved``.
+        not_saved: takes the names of what cannot be saved. Functions and classes are code, which
             the next process has again: they are left out without a word.
     """
     kind = type(value)
@@ -56,28 +56,28 @@ def plain(value: Any, where: str, left_out: set[str]) -> Any:
         kept: dict[Any, Any] = {}
         for key, inner in value.items():
             if not isinstance(key, str | int):
-                return _lost(value, where, left_out)
+                return _lost(value, where, not_saved)
             # The common case without the price of a call and a name.
-            one = inner if type(inner) is Tensor and not inner.requires_grad else LEFT_OUT
-            if one is LEFT_OUT:
-                one = plain(inner, f"{where}.{key}", left_out)
-            if one is not LEFT_OUT:
+            one = inner if type(inner) is Tensor and not inner.requires_grad else NOT_SAVED
+            if one is NOT_SAVED:
+                one = plain(inner, f"{where}.{key}", not_saved)
+            if one is not NOT_SAVED:
                 kept[key] = one
         return Counter(kept) if isinstance(value, Counter) else kept
     if isinstance(value, list | tuple | deque | set | frozenset):
-        listed = [plain(one, f"{where}.{i}", left_out) for i, one in enumerate(value)]
-        if any(one is LEFT_OUT for one in listed):
-            return LEFT_OUT
+        listed = [plain(one, f"{where}.{i}", not_saved) for i, one in enumerate(value)]
+        if any(one is NOT_SAVED for one in listed):
+            return NOT_SAVED
         return tuple(listed) if isinstance(value, tuple) else listed
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
         return value.copy()
-    return _lost(value, where, left_out)
+    return _lost(value, where, not_saved)
 
 
-def _lost(value: Any, where: str, left_out: set[str]) -> Any:
+def _lost(value: Any, where: str, not_saved: set[str]) -> Any:
     if not callable(value):
-        left_out.add(f"{where} ({type(value).__name__})")
-    return LEFT_OUT
+        not_saved.add(f"{where} ({type(value).__name__})")
+    return NOT_SAVED
 
 
 def restored(live: Any, saved: Any) -> Any:
@@ -89,13 +89,13 @@ def restored(live: Any, saved: Any) -> Any:
         device = live.device if isinstance(live, Tensor) else saved.device
         return moved(saved, device)
     if isinstance(saved, Mapping):
-        mine = live if isinstance(live, Mapping) else {}
-        merged = {key: restored(mine.get(key), one) for key, one in saved.items()}
-        merged |= {key: one for key, one in mine.items() if key not in saved and unsavable(one)}
+        own = live if isinstance(live, Mapping) else {}
+        merged = {key: restored(own.get(key), one) for key, one in saved.items()}
+        merged |= {key: one for key, one in own.items() if key not in saved and unsavable(one)}
         return Counter(merged) if isinstance(live, Counter) else merged
     if isinstance(saved, list | tuple):
-        mine = list(live) if isinstance(live, list | tuple) and len(live) == len(saved) else ()
-        pairs = zip(mine or [None] * len(saved), saved, strict=True)
+        own = list(live) if isinstance(live, list | tuple) and len(live) == len(saved) else ()
+        pairs = zip(own or [None] * len(saved), saved, strict=True)
         return _gathered(live, [restored(one, other) for one, other in pairs], saved)
     return saved.copy() if isinstance(saved, np.ndarray) else saved
 
@@ -112,7 +112,7 @@ def _gathered(live: Any, values: list[Any], saved: Any) -> Any:
 
 def unsavable(value: Any) -> bool:
     """Whether a live value would have been left out, so that its absence says nothing."""
-    return plain(value, "", set()) is LEFT_OUT
+    return plain(value, "", set()) is NOT_SAVED
 
 
 class Copies:
@@ -150,8 +150,8 @@ class Copies:
         if isinstance(saved, Mapping):
             return {key: self.fill(None, one, device) for key, one in saved.items()}
         if isinstance(saved, list | tuple):
-            mine = live if isinstance(live, list | tuple) and len(live) == len(saved) else ()
-            pairs = zip(mine or [None] * len(saved), saved, strict=True)
+            own = live if isinstance(live, list | tuple) and len(live) == len(saved) else ()
+            pairs = zip(own or [None] * len(saved), saved, strict=True)
             return _gathered(live, [self.fill(one, other, device) for one, other in pairs], saved)
         return saved.copy() if isinstance(saved, np.ndarray) else saved
 

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from ..errors import CheckpointError
 from .compare import Form
 from .object_state import (
-    LEFT_OUT,
+    NOT_SAVED,
     Copies,
     Notes,
     plain,
@@ -38,7 +38,7 @@ def state(optimizer: Optimizer, where: str, notes: Notes) -> dict[str, Any]:
     parameters = _parameters(optimizer)
     entry: dict[str, Any] = {"parameters": _listed(parameters, notes.names)}
     if _has_its_own_way(optimizer):
-        entry["own"] = plain(optimizer.state_dict(), where, notes.left_out)
+        entry["own"] = plain(optimizer.state_dict(), where, notes.not_saved)
         return entry
     numbers = {id(p): number for number, p in enumerate(parameters)}
     found: dict[Any, Any] = {}
@@ -47,14 +47,14 @@ def state(optimizer: Optimizer, where: str, notes: Notes) -> dict[str, Any]:
         number = numbers.get(id(key)) if isinstance(key, Tensor) else key
         if number is None:
             continue  # of a parameter the optimizer has given up
-        held = found[number] = plain(value, f"{where}.{number}", notes.left_out)
+        held = found[number] = plain(value, f"{where}.{number}", notes.not_saved)
         if isinstance(key, Tensor) and not key.is_cpu and isinstance(held, dict):
             host |= {k for k, v in held.items() if isinstance(v, Tensor) and v.is_cpu}
-    entry["state"] = {key: value for key, value in found.items() if value is not LEFT_OUT}
+    entry["state"] = {key: value for key, value in found.items() if value is not NOT_SAVED}
     entry["host"] = sorted(host)
     entry["sizes"] = [len(group["params"]) for group in optimizer.param_groups]
     entry["groups"] = [
-        plain({k: v for k, v in group.items() if k != "params"}, where, notes.left_out)
+        plain({k: v for k, v in group.items() if k != "params"}, where, notes.not_saved)
         for group in optimizer.param_groups
     ]
     return entry

@@ -55,7 +55,7 @@ _OWN_DIGEST = re.compile(rb'  "record": "([0-9a-f]{64})"\n\}\n')
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenCheckpoint:
     """A checkpoint that is on the disk: where, how large, how long it took, its record."""
 
     path: Path

@@ -24,7 +24,7 @@ from holdfast.checkpoint.copying import copied
 from holdfast.checkpoint.finite import NOTHING
 from holdfast.checkpoint.store import FOLDER, CheckpointStore, Entry
 from holdfast.checkpoint.tree import flatten
-from holdfast.checkpoint.writer import BackgroundWriter, Together
+from holdfast.checkpoint.writer import BackgroundWriter, SharedSave
 from holdfast.config import CheckpointSettings
 from holdfast.records.resuming import CheckpointResult
 from holdfast.shards import is_sharded
@@ -90,7 +90,7 @@ class Saver:
         minutes = self._settings.minutes
         seconds = 60.0 * minutes if self.used else min(60.0 * minutes, first)
         why = "time" if minutes and time.monotonic() - self._time >= seconds else ""
-        return self._together().due(step, why) if sharded and minutes else why
+        return self._shared_save().due(step, why) if sharded and minutes else why
 
     def save(
         self,
@@ -128,9 +128,9 @@ class Saver:
             release()
             return None
         skeleton, tensors = flatten(tree)
-        together = None
+        shared_save = None
         if any(map(is_sharded, tensors)):
-            share, together = self._share(tree, step)
+            share, shared_save = self._share(tree, step)
             tensors, rank = share.tensors, share.rank
         if copy:
             tensors, ready = copied(tensors)
@@ -151,19 +151,19 @@ class Saver:
             release,
             ready=ready,
             meant=meant,
-            together=together,
+            shared_save=shared_save,
         )
 
-    def _share(self, tree: Any, step: int) -> tuple[Share, Together]:
+    def _share(self, tree: Any, step: int) -> tuple[Share, SharedSave]:
         """This rank's share of a state that is sharded over ranks."""
         # Not before it is needed: the planners behind it take a while to import.
         from holdfast.checkpoint.sharded.saving import share_of
 
-        ranks = self._together()
+        ranks = self._shared_save()
         share = share_of(tree, ranks)
-        return share, Together(ranks.begin(step), share.places)
+        return share, SharedSave(ranks.begin(step), share.places)
 
-    def _together(self) -> Ranks:
+    def _shared_save(self) -> Ranks:
         from holdfast.checkpoint.sharded.agreement import Ranks
 
         if self._ranks is None:

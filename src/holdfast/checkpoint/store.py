@@ -162,8 +162,8 @@ class CheckpointStore:
             if _is(path, DATA) and path.stem.removesuffix(SECOND) not in recorded
         ]  # fmt: skip
         found += [entry_at(path) for path in files if FOLDER_NAME.fullmatch(path.name)]
-        mine = (entry for entry in found if rank in (None, entry.rank))
-        return sorted(mine, key=_order)
+        own = (entry for entry in found if rank in (None, entry.rank))
+        return sorted(own, key=_order)
 
     def newest(self) -> Entry | None:
         """The checkpoint of the highest step whose record is whole, good or not.
@@ -219,8 +219,8 @@ class CheckpointStore:
         With ``proven`` it is read to its end, and all ranks must have its step, as in ``latest``.
         """
         everything = self.entries()
-        mine = [entry for entry in everything if entry.rank == rank or entry.shared]
-        for entry in _ranked(mine, metric, mode):
+        own = [entry for entry in everything if entry.rank == rank or entry.shared]
+        for entry in _ranked(own, metric, mode):
             if not proven or (_on_all_ranks(entry, everything) and not entry.checked().damage):
                 return entry
         return None
@@ -247,8 +247,8 @@ class CheckpointStore:
         everything = [entry for entry in self.entries(rank) if entry.ours and which(entry)]
         gone: list[Entry] = []
         for one in sorted({entry.rank for entry in everything}):
-            mine = [entry for entry in everything if entry.rank == one]
-            gone += _spare(mine, last, best, metric, mode, damaged, sure)
+            own = [entry for entry in everything if entry.rank == one]
+            gone += _spare(own, last, best, metric, mode, damaged, sure)
         for entry in () if dry_run else gone:
             try:
                 entry.remove()

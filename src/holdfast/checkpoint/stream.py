@@ -34,7 +34,7 @@ _DTYPES = {code: dtype for dtype, code in layout.CODES.items()}
 class _Part:
     """A tensor on its way into a file; ``width`` is the size of an element."""
 
-    piece: layout.Piece
+    piece: layout.StoredTensor
     tensor: Tensor
     width: int
     raw: bool
@@ -47,7 +47,7 @@ class Content:
 
     sha256: str
     metadata: Mapping[str, str]
-    buffers: Mapping[str, tuple[layout.Piece, bytearray]]
+    buffers: Mapping[str, tuple[layout.StoredTensor, bytearray]]
 
     def tree(self, device: str | torch.device) -> Any:
         """The state; its tensors are of memory of their own."""
@@ -77,7 +77,7 @@ def write(file: Any, skeleton: Any, tensors: Sequence[Tensor], *, compress: bool
     widest = [replace(part.piece, bytes=bound, shape=(bound,)) for part in parts]
     room = len(layout.header(widest, metadata))
     file.seek(room)
-    pieces: list[layout.Piece] = []
+    pieces: list[layout.StoredTensor] = []
     for part in parts:
         begin = file.tell()
         data = tensor_bytes(part.tensor, part.piece.name)
@@ -127,7 +127,7 @@ def _plan(
         pack = compress and size >= _WORTH_PACKING
         raw = pack or dtype not in layout.CODES
         code = layout.RAW if raw else layout.CODES[dtype]
-        piece = layout.Piece(name, code, (size,) if raw else shape, size)
+        piece = layout.StoredTensor(name, code, (size,) if raw else shape, size)
         parts.append(_Part(piece, tensor, width, raw, pack))
     parts.sort(key=lambda part: 0 if part.raw else -part.width)
     raw = {part.piece.name: [*form(part.tensor), part.pack] for part in parts if part.raw}
@@ -164,7 +164,7 @@ def tensor_bytes(tensor: Tensor, name: str) -> memoryview:
         ) from error
 
 
-def _tensor(piece: layout.Piece, data: bytearray, raw: Any) -> Tensor:
+def _tensor(piece: layout.StoredTensor, data: bytearray, raw: Any) -> Tensor:
     """A tensor in memory of its own."""
     dtype, shape = (_DTYPES[piece.code], piece.shape) if raw is None else raw[:2]
     if raw is not None and raw[2]:

@@ -109,7 +109,7 @@ class TrainingState:
         }
         for part, key, one in self._beside():
             if part == "scaler":
-                tree[part] = plain(scaler_state.state(one), part, notes.left_out)
+                tree[part] = plain(scaler_state.state(one), part, notes.not_saved)
                 continue
             value = _state_of(one, f"{part}.{key}", notes)
             if part == "schedulers":
@@ -121,7 +121,7 @@ class TrainingState:
         if gradients:
             tree["gradients"] = [optimizer_state.gradients(o) for o in self.optimizers]
         tree["loose"] = sorted(notes.loose)
-        tree["left_out"] = sorted(notes.left_out)
+        tree["left_out"] = sorted(notes.not_saved)
         tree["tied"] = notes.tied
         return tree
 
@@ -248,11 +248,11 @@ def has_state(thing: Any) -> bool:
 def _state_of(thing: Any, where: str, notes: Notes) -> Any:
     if isinstance(thing, nn.Module):
         # An average may hold the very tensors of the model it is made from.
-        own = Notes(left_out=notes.left_out, loose=notes.loose, tied=notes.tied)
+        own = Notes(not_saved=notes.not_saved, loose=notes.loose, tied=notes.tied)
         return module_state.state(thing, where, own)
     if isinstance(thing, torch.Generator):
         return {"generator": thing.get_state()}
-    return plain(thing.state_dict(), where, notes.left_out)
+    return plain(thing.state_dict(), where, notes.not_saved)
 
 
 def _give_state(thing: Any, saved: Any) -> None:

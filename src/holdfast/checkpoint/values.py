@@ -17,7 +17,7 @@ from holdfast.checkpoint.tree import flatten, forms, paths
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TensorChange:
     """A tensor whose bits differ: how many elements, how far at most, how far for its size.
 
     ``largest`` is the largest absolute difference, ``relative`` the norm of the difference over
@@ -36,7 +36,7 @@ class Contrast:
     """Two states side by side; false when they are equal, bit for bit."""
 
     shapes: Differences
-    tensors: tuple[Change, ...]
+    tensors: tuple[TensorChange, ...]
     values: tuple[tuple[str, Any, Any], ...]
     equal: int
 
@@ -68,7 +68,7 @@ def _alike(one: Tensor, other: Tensor | None) -> bool:
     return other is not None and (one.dtype, one.shape) == (other.dtype, other.shape)
 
 
-def _change(name: str, one: Tensor, other: Tensor) -> Change | None:
+def _change(name: str, one: Tensor, other: Tensor) -> TensorChange | None:
     width = one.element_size()
     bits, others = (t.reshape(-1).view(torch.uint8).view(-1, width) for t in _plain(one, other))
     changed = int((bits != others).any(1).sum())
@@ -79,14 +79,14 @@ def _change(name: str, one: Tensor, other: Tensor) -> Change | None:
     apart = (other.to(kind) - wide).abs()
     norm = float(wide.abs().norm())
     relative = float(apart.norm()) / norm if norm else math.inf
-    return Change(name, changed, one.numel(), float(apart.max()), relative)
+    return TensorChange(name, changed, one.numel(), float(apart.max()), relative)
 
 
 def _plain(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.view_as_real(t) if t.is_complex() else t for t in tensors)
 
 
-def _weight(change: Change) -> float:
+def _weight(change: TensorChange) -> float:
     return math.inf if math.isnan(change.relative) else change.relative
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.file import save
 from holdfast.checkpoint.finite import NOTHING, first_nonfinite
-from holdfast.checkpoint.record import Written
+from holdfast.checkpoint.record import WrittenCheckpoint
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.tree import paths
 from holdfast.config import CheckpointSettings
@@ -30,7 +30,7 @@ from holdfast.records.resuming import CheckpointResult
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.sharded.agreement import Save
-    from holdfast.checkpoint.sharded.places import Place
+    from holdfast.checkpoint.sharded.places import PartPlace
 
 PERIODIC = ("step", "time")
 """Kinds that come again by themselves; they do not push out one that somebody asked for."""
@@ -40,11 +40,11 @@ _NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class SharedSave:
     """A save of all ranks: which one it is, and where the local parts of this rank lie."""
 
     save: Save
-    places: Mapping[str, Place]
+    places: Mapping[str, PartPlace]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ class _Job:
     release: Callable[[], object]
     ready: Callable[[], object]
     meant: Mapping[str, Tensor | None]
-    together: Together | None
+    shared_save: SharedSave | None
 
     @property
     def step(self) -> int:
@@ -107,7 +107,7 @@ class BackgroundWriter:
         *,
         ready: Callable[[], object] = lambda: None,
         meant: Mapping[str, Tensor | None] = NOTHING,
-        together: Together | None = None,
+        shared_save: SharedSave | None = None,
     ) -> Path | None:
         """Hand over a state: where it will be, None when it will not be written. Never waits.
 
@@ -117,10 +117,10 @@ class BackgroundWriter:
         one state is written one more can wait; of several the newest does, but a periodic one
         (``PERIODIC``) does not replace one that was asked for, and one that is better by the
         metric waits beside it. ``meant`` is that of ``first_nonfinite``.
-        With ``together`` all ranks save, each its share; whatever keeps this one from it, the
+        With ``shared_save`` all ranks save, each its share; whatever keeps this one from it, the
         others are told.
         """
-        job = _Job(skeleton, tensors, meta, kind, release, ready, meant, together)
+        job = _Job(skeleton, tensors, meta, kind, release, ready, meant, shared_save)
         alone = False
         if os.getpid() != self._pid:
             return self._drop(job, "this process was forked from the one that writes")
@@ -147,7 +147,7 @@ class BackgroundWriter:
         return self._path(job)
 
     def _path(self, job: _Job) -> Path:
-        if job.together is not None:
+        if job.shared_save is not None:
             return self.store.folder_path(job.step)
         return self.store.path(job.step, job.rank)
 
@@ -179,8 +179,8 @@ class BackgroundWriter:
 
     def _fail(self, job: _Job, why: str) -> None:
         """Say that a state is not written, also to ranks that count on it."""
-        if job.together is not None:
-            job.together.save.fail(why)
+        if job.shared_save is not None:
+            job.shared_save.save.fail(why)
         self._tell(job.step, CheckpointResult(why=job.kind, failed=why))
 
     def _start(self) -> bool:
@@ -213,11 +213,11 @@ class BackgroundWriter:
         try:
             path = self._save(job)
         except Exception as error:
-            self._fail(job, _told(error))
+            self._fail(job, _reported(error))
             return
         finally:
             _quietly(job.release)
-        if job.together is not None and job.rank:
+        if job.shared_save is not None and job.rank:
             return  # the rank that wrote the index removes older ones
         kept = self._settings
         try:
@@ -225,7 +225,7 @@ class BackgroundWriter:
                 kept.last, kept.best, kept.metric, kept.mode, rank=job.rank, sure=[path]
             )
         except Exception as error:
-            failed = f"older ones are still there: {_told(error)}"
+            failed = f"older ones are still there: {_reported(error)}"
             self._tell(job.step, CheckpointResult(why=job.kind, failed=failed))
 
     def _save(self, job: _Job) -> Path:
@@ -233,8 +233,8 @@ class BackgroundWriter:
         if not self._opened:
             self.store.open_for_writing(job.rank)
             self._opened = True
-            if job.together is not None:
-                self.store.remove_leftover_folders(job.rank, job.together.save.ranks.token)
+            if job.shared_save is not None:
+                self.store.remove_leftover_folders(job.rank, job.shared_save.save.ranks.token)
         job.ready()
         bad = first_nonfinite(paths(job.skeleton), job.tensors, job.meant)
         if bad is not None:
@@ -243,28 +243,28 @@ class BackgroundWriter:
         written = self._written(job, meta)
         seconds = round(time.perf_counter() - began, 4)
         result = CheckpointResult(why=job.kind, bytes=written.bytes, seconds=seconds)
-        if job.together is not None and job.rank:
+        if job.shared_save is not None and job.rank:
             self._tell(job.step, result.replace(part=job.rank))
             return written.path
         good, resume = bool(written.record["good"]), bool(job.meta.get("resume"))
         self._tell(job.step, result.replace(file=str(written.path), good=good, resume=resume))
         return written.path
 
-    def _written(self, job: _Job, meta: Mapping[str, Any]) -> Written:
-        if job.together is None:
+    def _written(self, job: _Job, meta: Mapping[str, Any]) -> WrittenCheckpoint:
+        if job.shared_save is None:
             path, compress = self._path(job), self._settings.compress
             return save(path, job.skeleton, job.tensors, meta, compress=compress)
         # Not before it is needed: the planners behind it take a while to import.
         from holdfast.checkpoint.sharded.saving import Share, save_share
 
-        share = Share(job.skeleton, job.tensors, job.together.places)
-        return save_share(share, job.together.save, self.store.folder, meta)
+        share = Share(job.skeleton, job.tensors, job.shared_save.places)
+        return save_share(share, job.shared_save.save, self.store.folder, meta)
 
     def _tell(self, step: int, result: CheckpointResult) -> None:
         _quietly(lambda: self._tell_raw(step, result))
 
 
-def _told(error: Exception) -> str:
+def _reported(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if isinstance(error, CheckpointError) else f"{type(error).__name__}: {text}"
 

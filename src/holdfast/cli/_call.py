@@ -11,12 +11,12 @@ import zipfile
 from pathlib import Path
 
 from ..errors import UsageError
-from ..launcher.command import Command
+from ..launcher.command import ScriptCommand
 from ..launcher.interpreter import is_ours
 from ..torch_version import check_torch
 
 
-def check_call(command: Command) -> None:
+def check_call(command: ScriptCommand) -> None:
     """Check script or module, as far as it is known which python runs it and how.
 
     Raises:

@@ -21,7 +21,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Value:
+class ArgumentValue:
     """What may stand for an argument: words to choose from, or a kind of thing."""
 
     kind: str = NOTHING
@@ -34,29 +34,29 @@ class Option:
 
     names: tuple[str, ...]
     help: str
-    value: Value | None = None
+    value: ArgumentValue | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class CommandNode:
     """A command or a verb of one."""
 
     path: tuple[str, ...]
     help: str
     options: tuple[Option, ...] = ()
-    arguments: tuple[Value, ...] = ()
-    verbs: tuple[Node, ...] = ()
+    arguments: tuple[ArgumentValue, ...] = ()
+    verbs: tuple[CommandNode, ...] = ()
     hands_over: bool = False
     """Whether everything after its first argument belongs to a script."""
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[CommandNode]:
         """This one and all below it."""
         yield self
         for verb in self.verbs:
             yield from verb.walk()
 
 
-def node_of(command: Any) -> Node:
+def node_of(command: Any) -> CommandNode:
     """The node of a command."""
     more = tuple(_node(tuple(v.name.split()), Parser.of(v), v) for v in _verbs(command))
     return _node((command.name,), Parser.of(command), command, more)
@@ -67,10 +67,10 @@ def _verbs(command: Any) -> list[Any]:
 
 
 def _node(
-    path: tuple[str, ...], parser: Parser, command: Any = None, verbs: tuple[Node, ...] = ()
-) -> Node:
+    path: tuple[str, ...], parser: Parser, command: Any = None, verbs: tuple[CommandNode, ...] = ()
+) -> CommandNode:
     options: list[Option] = []
-    arguments: list[Value] = []
+    arguments: list[ArgumentValue] = []
     for action in parser.actions:
         if action.help == argparse.SUPPRESS:
             continue
@@ -86,7 +86,7 @@ def _node(
         else:
             arguments.append(_value(action))
     about = (parser.description or "").strip()
-    return Node(
+    return CommandNode(
         path=path,
         help=_first(about),
         options=tuple(options),
@@ -96,14 +96,14 @@ def _node(
     )
 
 
-def _value(action: argparse.Action) -> Value:
+def _value(action: argparse.Action) -> ArgumentValue:
     if action.choices is not None:
-        return Value(words=tuple(map(str, action.choices)))
+        return ArgumentValue(words=tuple(map(str, action.choices)))
     name = action.metavar if isinstance(action.metavar, str) else ""
     if name == "WORD" and action.option_strings:  # a word of its own, in a command of a plugin
-        return Value()
+        return ArgumentValue()
     words = ("auto",) if name == "RUN|auto" else ()
-    return Value(kind=_KINDS.get(name, NOTHING), words=words)
+    return ArgumentValue(kind=_KINDS.get(name, NOTHING), words=words)
 
 
 def _first(text: str | None) -> str:
@@ -114,7 +114,7 @@ def _first(text: str | None) -> str:
     return line.rstrip(".")[:72]
 
 
-def bash_script(nodes: Sequence[Node], codes: Sequence[str]) -> str:
+def bash_script(nodes: Sequence[CommandNode], codes: Sequence[str]) -> str:
     """The completion for bash; zsh reads the same, see ``zsh_script``."""
     every = [node for top in nodes for node in top.walk()]
     valued = [
@@ -179,7 +179,7 @@ def bash_script(nodes: Sequence[Node], codes: Sequence[str]) -> str:
             kinds = [value for value in node.arguments if value.kind or value.words]
             lines.append(f"        {shlex.quote(_at(node) + ' ')}*) {_offer(verbs, *kinds)} ;;")
         else:
-            known = node.arguments[0] if node.arguments else Value()
+            known = node.arguments[0] if node.arguments else ArgumentValue()
             lines.append(f"        {shlex.quote(_at(node) + ' ')}*) {_offer(known)} ;;")
     tops = " ".join(node.path[0] for node in nodes)
     lines += [
@@ -192,14 +192,14 @@ def bash_script(nodes: Sequence[Node], codes: Sequence[str]) -> str:
     return "\n".join(["# Completion of holdfast for bash: holdfast completion bash", *lines, ""])
 
 
-def zsh_script(nodes: Sequence[Node], codes: Sequence[str]) -> str:
+def zsh_script(nodes: Sequence[CommandNode], codes: Sequence[str]) -> str:
     """The completion for zsh, by its own support for functions of bash."""
     head = "#compdef holdfast\n# Completion of holdfast for zsh: holdfast completion zsh\n"
     load = "autoload -U +X bashcompinit && bashcompinit\n"
     return head + load + bash_script(nodes, codes).partition("\n")[2]
 
 
-def fish_script(nodes: Sequence[Node], codes: Sequence[str]) -> str:
+def fish_script(nodes: Sequence[CommandNode], codes: Sequence[str]) -> str:
     """The completion for fish."""
     lines = [
         "# Completion of holdfast for fish: holdfast completion fish",
@@ -243,11 +243,11 @@ def fish_script(nodes: Sequence[Node], codes: Sequence[str]) -> str:
 
 
 def _fish(when: str, what: str, about: str) -> str:
-    told = f" -d {shlex.quote(about)}" if about else ""
-    return f"complete -c holdfast -n {shlex.quote(when)} {what}{told}"
+    reported = f" -d {shlex.quote(about)}" if about else ""
+    return f"complete -c holdfast -n {shlex.quote(when)} {what}{reported}"
 
 
-def _at(node: Node) -> str:
+def _at(node: CommandNode) -> str:
     return f"/{'/'.join(node.path)}"
 
 
@@ -255,11 +255,11 @@ def _alternatives(texts: Iterator[str]) -> str:
     return "|".join(shlex.quote(text) for text in texts)
 
 
-def _words(text: str) -> Value:
-    return Value(words=tuple(text.split()))
+def _words(text: str) -> ArgumentValue:
+    return ArgumentValue(words=tuple(text.split()))
 
 
-def _offer(value: Value, *more: Value) -> str:
+def _offer(value: ArgumentValue, *more: ArgumentValue) -> str:
     words = " ".join([*value.words, *(word for other in more for word in other.words)])
     kind = next((one.kind for one in (value, *more) if one.kind), "none")
     return f"_holdfast_offer {kind} {shlex.quote(words)}"

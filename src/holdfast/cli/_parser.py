@@ -26,13 +26,13 @@ FORMATS = {
 
 def add_format(parser: argparse.ArgumentParser, *names: str) -> None:
     """The option ``--format``, the same wherever there is a choice; the first is the default."""
-    told = ", ".join(FORMATS[name] for name in names)
+    reported = ", ".join(FORMATS[name] for name in names)
     parser.add_argument(
         "--format",
         metavar="FORM",
         choices=names,
         default=names[0],
-        help=f"{told} (default: {names[0]})",
+        help=f"{reported} (default: {names[0]})",
     )
     if "json" in names:
         old_name(parser, "--json", "format", const="json")

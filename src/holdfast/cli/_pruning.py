@@ -107,13 +107,13 @@ class PruneRuns:
         oldest = None if args.older_than is None else _seconds(args.older_than)
         if not os.path.isdir(args.root):
             raise RunFolderError(f"{args.root} is no folder; give the folder that holds runs")
-        victims, spared = _choose(Path(args.root), args.keep, oldest, args.checkpoints_only)
+        victims, spare = _choose(Path(args.root), args.keep, oldest, args.checkpoints_only)
         if args.yes:
             victims = [_remove(victim) for victim in victims]
         if args.format == "json":
-            _output.write(encode(_plain(victims, spared, args.yes), indent=2).decode() + "\n")
+            _output.write(encode(_plain(victims, spare, args.yes), indent=2).decode() + "\n")
         else:
-            _output.show(_lines(victims, spared, args))
+            _output.show(_lines(victims, spare, args))
         return int(any(victim.error for victim in victims))
 
 
@@ -124,21 +124,21 @@ def _choose(
     # The runs of a scan are its own: they go when its folder is given as ROOT.
     found = [one for one in found_runs(root) if one.path.parent == root]
     readable = [one for one in found if one.run is not None]
-    spared = {one.name: "its run.json cannot be read" for one in found if one.run is None}
+    spare = {one.name: "its run.json cannot be read" for one in found if one.run is None}
     victims: list[Victim] = []
     for one in readable[keep or 0 :]:
         if oldest is not None and time.time() - one.created < oldest:
             continue
         why = _why_not(one)
         if why:
-            spared[one.name] = why
+            spare[one.name] = why
             continue
         left: list[Path] = []
         paths = tuple(_checkpoints(one, left) if checkpoints else _contents(one, left))
         if paths:
             total = sum(size_of(p) if _is_folder(p) else p.lstat().st_size for p in paths)
             victims.append(Victim(found=one, paths=paths, bytes=total, left=tuple(left)))
-    return victims, spared
+    return victims, spare
 
 
 def _why_not(one: FoundRun) -> str:
@@ -263,7 +263,7 @@ def _remove_path(path: Path) -> None:
 
 
 def _lines(
-    victims: Sequence[Victim], spared: dict[str, str], args: argparse.Namespace
+    victims: Sequence[Victim], spare: dict[str, str], args: argparse.Namespace
 ) -> list[Line]:
     verb = "removed" if args.yes else "would remove"
     what = "checkpoints of " if args.checkpoints_only else ""
@@ -277,17 +277,17 @@ def _lines(
             lines.append(line(f"{verb}  {what}{text}"))
         if victim.left:
             names = [str(path.relative_to(victim.found.path)) for path in victim.left]
-            told = f"kept  in {victim.found.name}: {listed(names[:_NAMED])}"
+            reported = f"kept  in {victim.found.name}: {listed(names[:_NAMED])}"
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            lines.append(line(Span(f"{told}{more}, not known to be ours", "yellow")))
-    lines += [line(Span(f"kept  {name}: {why}", "yellow")) for name, why in spared.items()]
+            lines.append(line(Span(f"{reported}{more}, not known to be ours", "yellow")))
+    lines += [line(Span(f"kept  {name}: {why}", "yellow")) for name, why in spare.items()]
     gone = [victim for victim in victims if not victim.error]
     total = f"{verb} {what}{plural(len(gone), 'run')}, {size(sum(v.bytes for v in gone))}"
     hint = "" if args.yes or not gone else "; to do it, add --yes"
     return [*lines, line(Span(total, "bold"), hint)]
 
 
-def _plain(victims: Sequence[Victim], spared: dict[str, str], done: bool) -> dict[str, Any]:
+def _plain(victims: Sequence[Victim], spare: dict[str, str], done: bool) -> dict[str, Any]:
     gone = [
         {
             "name": victim.found.name,
@@ -298,7 +298,7 @@ def _plain(victims: Sequence[Victim], spared: dict[str, str], done: bool) -> dic
         }
         for victim in victims
     ]
-    return {"format": 1, "removed": done, "runs": gone, "kept": spared}
+    return {"format": 1, "removed": done, "runs": gone, "kept": spare}
 
 
 def _seconds(text: str) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from ..checkpoint.record import verify
 from ..config import Settings
 from ..errors import CheckpointError, UsageError
-from ..launcher.command import Command
+from ..launcher.command import ScriptCommand
 from ..redaction import redact_command
 from ..run import Run, life_of, run_path
 from ..run.resumption import NONE_YET, checkpoints, other_script, resumable, script_digest
@@ -21,16 +21,16 @@ _SEARCHED = 200
 
 
 def find(
-    word: str, settings: Settings, command: Command, say: Callable[[str], object]
+    word: str, settings: Settings, command: ScriptCommand, say: Callable[[str], object]
 ) -> dict[str, Any] | None:
     """What ``run.json`` of the new run says about the old one; None where "auto" finds none."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 or command.several:
         raise UsageError("--resume goes on with one process; several ranks are not supported")
-    digest, told = script_digest(command.source), redact_command(list(command.words))
+    digest, reported = script_digest(command.source), redact_command(list(command.words))
     if word == AUTO:
-        return _newest(settings, told, digest, say)
+        return _newest(settings, reported, digest, say)
     run = Run.open(run_path(word, settings.run.root))
-    why = other_script(run.meta, told, digest)
+    why = other_script(run.meta, reported, digest)
     if why:
         raise UsageError(f"cannot resume {run.path}: {why}; give the same script and arguments")
     if life_of(run).state == "running":
@@ -42,11 +42,11 @@ def find(
 
 
 def _newest(
-    settings: Settings, told: Sequence[str], digest: str, say: Callable[[str], object]
+    settings: Settings, reported: Sequence[str], digest: str, say: Callable[[str], object]
 ) -> dict[str, Any] | None:
     passed: list[Run] = []
     for run in Run.list(settings.run.root)[:_SEARCHED]:
-        if other_script(run.meta, told, digest):
+        if other_script(run.meta, reported, digest):
             continue
         if run.meta.get("exit_code") == 0:
             which = "the one before, " if passed else "the newest run of this script, "

@@ -26,7 +26,7 @@ _STYLES = {
 }
 _LONGEST = 44
 # Columns that a narrow terminal does without, the first of them first; then names give way.
-_SPARED = ("SIZE", "CHECKPOINT", "AGE", "STEPS")
+_HIDDEN = ("SIZE", "CHECKPOINT", "AGE", "STEPS")
 _SHORTEST = 12
 
 
@@ -68,7 +68,7 @@ def table(
         dict(zip(_HEAD, _cells(row, checkpoints.get(row.path)), strict=True)) for row in rows
     ]
     widths = {name: max(len(name), *(len(cell[name]) for cell in cells)) for name in _HEAD}
-    for name in _SPARED:
+    for name in _HIDDEN:
         if columns and _width(widths) > columns:
             del widths[name]
     if columns and (over := _width(widths) - columns) > 0:
@@ -78,8 +78,8 @@ def table(
     for row, texts in zip(rows, cells, strict=True):
         name = clip(texts["NAME"], widths["NAME"]).ljust(widths["NAME"])
         if row.problem:
-            told = f"damaged: {row.problem}"
-            lines.append(line(name, "  ", Span(told, "red")))
+            reported = f"damaged: {row.problem}"
+            lines.append(line(name, "  ", Span(reported, "red")))
             continue
         spans: list[str | Span] = [name]
         for column, width in widths.items():

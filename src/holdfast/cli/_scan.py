@@ -20,7 +20,7 @@ from . import _output
 from ._warning import warn
 
 if TYPE_CHECKING:
-    from ..training.scanning import Scan
+    from ..training.scanning import FolderScan
 
 
 def describe_scan(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def carry_out_scan(args: argparse.Namespace) -> int:
     from ..training import scanning
 
     if args.scan_table is not None:
-        return _show(scanning.Scan.open(Path(args.scan_table)))
+        return _show(scanning.FolderScan.open(Path(args.scan_table)))
     scan = _scan(args)
     if args.scan_task is not None:
         return _task(scan, args.scan_task)
@@ -73,15 +73,15 @@ def carry_out_scan(args: argparse.Namespace) -> int:
         return _slurm(scan, args)
     jobs = 1 if args.jobs is None else args.jobs
     code = scanning.run_scan(scan, jobs, lambda line: _tell(line, quiet=args.quiet))
-    _show(scanning.Scan.open(scan.folder))
+    _show(scanning.FolderScan.open(scan.folder))
     if code == 130:
         _tell(f"interrupted; the same command with --run-dir {scan.folder} goes on")
     return code
 
 
-def _scan(args: argparse.Namespace) -> Scan:
+def _scan(args: argparse.Namespace) -> FolderScan:
     from ..training.recipes import find_recipe, resolve
-    from ..training.scanning import Scan, axes_of, combinations_of
+    from ..training.scanning import FolderScan, axes_of, combinations_of
 
     for option in ("resume", "print_config", "find_batch"):
         if getattr(args, option):
@@ -104,7 +104,7 @@ def _scan(args: argparse.Namespace) -> Scan:
     else:
         folder = Path(args.run_dir)
     stop = settings.train.stop
-    return Scan(
+    return FolderScan(
         folder=folder,
         recipe=args.recipe,
         arguments=_shared(args),
@@ -124,7 +124,7 @@ def _shared(args: argparse.Namespace) -> list[str]:
     return [*words, *(word for text in args.set for word in ("--set", text))]
 
 
-def _task(scan: Scan, number: int) -> int:
+def _task(scan: FolderScan, number: int) -> int:
     """Become the run of one combination: signals of a cluster reach it without us."""
     if not 0 <= number < len(scan.combinations):
         raise UsageError(
@@ -141,7 +141,7 @@ def _task(scan: Scan, number: int) -> int:
     os.execv(words[0], words)
 
 
-def _slurm(scan: Scan, args: argparse.Namespace) -> int:
+def _slurm(scan: FolderScan, args: argparse.Namespace) -> int:
     from ..training.scanning import slurm_script
 
     words = [scan.recipe, *scan.arguments]
@@ -162,7 +162,7 @@ def _slurm(scan: Scan, args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(scan: Scan) -> int:
+def _show(scan: FolderScan) -> int:
     """Print the table, best first."""
     rows = scan.write()
     keys = list(scan.combinations[0].values)

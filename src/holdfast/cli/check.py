@@ -68,13 +68,13 @@ class CheckCommand:
         replayed = replay(run, configured(chosen, options))
         for event in replayed.errors:
             warn(f"{event.data['where']}: {event.data['error']}")
-        told = replayed.findings, replayed.ending, run.meta, repository()
+        reported = replayed.findings, replayed.ending, run.meta, repository()
         if args.format == "json":
             _output.give(check_json(replayed), args.output)
         elif args.format == "github":
-            _output.give(github_text(*told), args.output, commands=True)
+            _output.give(github_text(*reported), args.output, commands=True)
         elif args.format == "sarif":
-            _output.give(sarif_text(*told, among), args.output)
+            _output.give(sarif_text(*reported, among), args.output)
         elif args.output:
             _output.save(plain(check_lines(replayed)), args.output)
         else:

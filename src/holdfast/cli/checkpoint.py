@@ -175,10 +175,10 @@ def _export(args: argparse.Namespace) -> int:
         ) from error
     if tensors:
         count = export_tensors(entry.path, target, part=args.part and f"{args.part}.")
-        told = f"wrote {target}: {plural(count, 'tensor')}"
+        reported = f"wrote {target}: {plural(count, 'tensor')}"
         load = f'tensors = safetensors.torch.load_file("{target}")'
         written = {"path": str(entry.path), "out": str(target), "tensors": count}
-        _tell(args.format, written, lambda: [line(text) for text in (told, load)])
+        _tell(args.format, written, lambda: [line(text) for text in (reported, load)])
         return 0
     export(entry.path, target)
     plain = {"path": str(entry.path), "out": str(target)}

@@ -40,8 +40,8 @@ class CompletionCommand:
         """Describe every command to the shell."""
         shell = args.shell or os.path.basename(os.environ.get("SHELL", ""))
         if shell not in _SHELLS:
-            told = f"$SHELL is {shell!r}" if shell else "$SHELL is not set"
-            raise UsageError(f"{told}; name one: holdfast completion bash, zsh or fish")
+            reported = f"$SHELL is {shell!r}" if shell else "$SHELL is not set"
+            raise UsageError(f"{reported}; name one: holdfast completion bash, zsh or fish")
         codes = sorted(d.code for d in (*ALL, *load_plugins(os.environ, ALL).detectors))
         _output.write(_SHELLS[shell]([node_of(command()) for command in all_commands()], codes))
         return 0

@@ -15,7 +15,7 @@ from ..faults.catalogue import (
     find,
     read_faults,
 )
-from ..faults.running import Ended, run_guarded, run_plain
+from ..faults.running import ProcessEnd, run_guarded, run_plain
 from ..report import finding_lines, summarize
 from ..run import Run, encode
 from ..torch_version import require_torch
@@ -129,6 +129,6 @@ def _at(fault: Fault) -> str:
     return f" at {fault.path.name}:{fault.lines[0]}" if fault.lines else ""
 
 
-def _ending(ended: Ended) -> str:
+def _ending(ended: ProcessEnd) -> str:
     how = "took too long" if ended.too_long else f"exit code {ended.exit_code}"
     return f"{how}, {ended.seconds:.1f} s"

@@ -94,7 +94,7 @@ class ReportCommand:
 def _for_programs(summary: RunSummary, form: str) -> str:
     if form == "json":
         return report_json(summary)
-    told = summary.findings, summary.ending, summary.meta, repository()
+    reported = summary.findings, summary.ending, summary.meta, repository()
     if form == "github":
-        return github_text(*told)
-    return sarif_text(*told, (*ALL, *load_plugins(os.environ, ALL).detectors))
+        return github_text(*reported)
+    return sarif_text(*reported, (*ALL, *load_plugins(os.environ, ALL).detectors))

@@ -12,7 +12,7 @@ from .. import config
 from ..boot import unguarded
 from ..config.rules import EVERY
 from ..errors import UnwritableFolderError, UsageError
-from ..launcher.command import Command, read_command
+from ..launcher.command import ScriptCommand, read_command
 from ._call import check_call
 from ._run_flags import (
     HEALTH,
@@ -151,7 +151,7 @@ class RunCommand:
         return self._run_guarded(read, settings, args.resume)
 
     @staticmethod
-    def _run_guarded(command: Command, settings: config.Settings, resume: str | None) -> int:
+    def _run_guarded(command: ScriptCommand, settings: config.Settings, resume: str | None) -> int:
         from ..launcher.start import start_run
         from ..launcher.supervisor import finish, leave_like, say, supervise
         from ..launcher.tracking import Follower
@@ -198,7 +198,7 @@ class RunCommand:
         return leave_like(status)
 
     @staticmethod
-    def _run_unguarded(command: Command, line: str) -> NoReturn:
+    def _run_unguarded(command: ScriptCommand, line: str) -> NoReturn:
         """Become the command: its streams, signals and exit code are as without us."""
         from ..launcher.supervisor import say
 

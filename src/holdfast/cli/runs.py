@@ -86,6 +86,6 @@ class RunsCommand:
             again = " ".join(filter(None, ["holdfast runs", args.root, "--all"]))
             more = f"the newest {len(rows)} of {total}; all of them: {again}"
             foot = total + whole if len(rows) == len(found) else more
-            told = table(rows, checkpoints, _output.columns())
-            _output.show([*told, line(Span(foot, "dim"))])
+            reported = table(rows, checkpoints, _output.columns())
+            _output.show([*reported, line(Span(foot, "dim"))])
         return 0

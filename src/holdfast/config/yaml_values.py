@@ -94,7 +94,7 @@ def _loader() -> type[yaml.SafeLoader]:
     """The loader class; made on first use, so that nobody else pays for importing yaml."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class YamlLoader(yaml.SafeLoader):
         yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's own way to drop its rules)
 
         def construct_document(self, node: yaml.Node) -> Any:
@@ -113,5 +113,5 @@ def _loader() -> type[yaml.SafeLoader]:
 
     for name, (pattern, first) in _PLAIN.items():
         regexp = re.compile(f"^(?:{pattern})$")
-        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", regexp, first)
-    return Loader
+        YamlLoader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", regexp, first)
+    return YamlLoader

@@ -18,14 +18,14 @@ from ._plugins import Plugins, load_plugins
 from ._remedies import Explanation, Remedy, remedy
 from ._window import (
     HISTORY,
-    Reading,
+    Measurement,
     Rows,
     Window,
 )
 from .base import (
     SECTIONS,
     Detector,
-    Document,
+    DetectorDoc,
     document,
 )
 from .collective_hang import CollectiveHang
@@ -38,13 +38,14 @@ from .gradient_explosion import GradientExplosion
 from .hang import Hang
 from .host_sync import HostSync
 from .input_bound import InputBound
-from .leaks import GraphKept, HostGrowth, StateNotDetached, TensorsPileUp
+from .leaks import GraphLeak, ObjectLeak, StateNotDetached, TensorLeak
 from .loss_spike import LossSpike
 from .nonfinite_buffer import NonfiniteBuffer
 from .nonfinite_gradient import NonfiniteGradient
 from .nonfinite_input import NonfiniteInput
 from .nonfinite_loss import NonfiniteLoss
 from .nonfinite_parameter import NonfiniteParameter
+from .out_of_memory import OutOfMemory
 from .rank_lost import RankLost
 from .recompile import Recompile
 from .replicas_out_of_sync import ReplicasOutOfSync
@@ -54,11 +55,10 @@ from .slow_down import SlowDown
 from .stall import Stall
 from .straggler import Straggler
 from .swallowed_exception import SwallowedException
-from .too_big import TooBig
 from .uneven_batches import UnevenBatches
 from .unreadable_sample import UnreadableSample
 from .unused_parameters import UnusedParameters
-from .worker_growth import WorkerGrowth
+from .worker_leak import WorkerLeak
 
 ALL: tuple[type[Detector], ...] = (
     # what ended the run comes first, and of that what only all ranks together show
@@ -82,13 +82,13 @@ ALL: tuple[type[Detector], ...] = (
     LossSpike,
     GradientExplosion,
     StateNotDetached,
-    GraphKept,
-    TensorsPileUp,
-    HostGrowth,
-    WorkerGrowth,
+    GraphLeak,
+    TensorLeak,
+    ObjectLeak,
+    WorkerLeak,
     EvaluationWithGraph,
     Fragmentation,
-    TooBig,
+    OutOfMemory,
     # time, behind memory
     Straggler,
     UnusedParameters,
@@ -159,10 +159,10 @@ __all__ = [
     "HISTORY",
     "SECTIONS",
     "Detector",
-    "Document",
+    "DetectorDoc",
     "Explanation",
+    "Measurement",
     "Plugins",
-    "Reading",
     "Remedy",
     "Rows",
     "Window",

@@ -131,7 +131,7 @@ def stopped(detector: Detector, window: Window, advice: str) -> Finding | None:
     _, stop = found
     why = stop.why or "the budget is spent"
     kept = stop.checkpoint or "the last good checkpoint"
-    loss, usual = window.value("loss"), window.value("loss_usual")
+    loss, usual = window.value("loss"), window.value("loss_baseline")
     finding = detector.finding(
         window,
         f"loss {loss:.4g}, baseline {usual:.4g}, and rolling back does not help ({why[:80]})",
@@ -144,11 +144,11 @@ def stopped(detector: Detector, window: Window, advice: str) -> Finding | None:
 
 def not_comparable(window: Window) -> str:
     """Why losses cannot be compared at the judged row; empty where they can."""
-    mine = (None, window.opt)
+    own = (None, window.opt)
     said = (
         Comparable.of(event)
         for event in reversed(window.events)
-        if event.step <= window.step and event.data.get("opt") in mine
+        if event.step <= window.step and event.data.get("opt") in own
     )
     newest = next(filter(None, said), None)
     return "" if newest is None else newest.why
@@ -162,10 +162,10 @@ def number(event: Event, name: str) -> float:
 
 def _records(window: Window, kind: type[K]) -> Iterator[tuple[Event, K]]:
     """Events up to the judged row, of its optimizer or of all; the latest first."""
-    mine = (None, window.opt)
+    own = (None, window.opt)
     for event in reversed(window.events):
         record = kind.of(event)
-        if record is not None and event.step <= window.step and _opt(record) in mine:
+        if record is not None and event.step <= window.step and _opt(record) in own:
             yield event, record
 
 

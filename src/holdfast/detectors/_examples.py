@@ -24,12 +24,12 @@ class Example(NamedTuple):
 
     steps: int
     columns: Mapping[str, Values]
-    told: tuple[Kind | Event, ...]
+    reported: tuple[Kind | Event, ...]
 
     def events(self, step: int) -> list[Event]:
         """Its events, as if they were recorded at this step."""
         made: list[Event] = []
-        for one in self.told:
+        for one in self.reported:
             kind, data = (one.kind, one.data) if isinstance(one, Event) else _written(one)
             made.append(Event(time=0.0, rank=0, step=step, kind=kind, data=data))
         return made

@@ -18,7 +18,7 @@ Cost = tuple[int, float, Mapping[str, Any]]
 """Number of a line, its seconds, and what differs from a line of the loop."""
 
 
-class Places:
+class NumberedLines:
     """Numbers the lines of one file, with what the source says there."""
 
     def __init__(self, sources: Sources) -> None:
@@ -42,12 +42,12 @@ class Places:
         facts: dict[str, Any] = {"function": "f", "mark": "", "direct": True, "hits": 1.0}
         return LineCost(path=path, seconds=seconds, **(facts | more))
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """The last arguments of an event."""
         return {"files": (FILE,), "places": tuple(self.places)}
 
 
-def profile(places: Places, lines: Sequence[Cost], **counts: Any) -> TimedStep:
+def profile(places: NumberedLines, lines: Sequence[Cost], **counts: Any) -> TimedStep:
     """A step of these lines."""
     lines_of_step = tuple(places.line(line, seconds, **more) for line, seconds, more in lines)
     total = sum(cost.seconds for cost in lines_of_step)
@@ -70,7 +70,7 @@ def timed_lines(
     **more: Any,
 ) -> TimedLines:
     """The lines of a step now, and at the beginning where there is a ``baseline``."""
-    places = Places(sources or {})
+    places = NumberedLines(sources or {})
     record = TimedLines(
         look=purpose,
         rare=False,
@@ -84,7 +84,7 @@ def timed_lines(
         feeds=tuple(places(line) for line in feeds),
         history=tuple((places(line), name) for line, name in (history or {}).items()),
         baseline=None if baseline is None else profile(places, baseline, **(counts or {})),
-        **places.told(),
+        **places.reported(),
     )
     return record.replace(**more)
 

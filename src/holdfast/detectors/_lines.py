@@ -19,7 +19,7 @@ _NEAR = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLine:
     """A line of the user's code, and what the source says there."""
 
     file: str
@@ -47,10 +47,10 @@ class Place:
 
 
 @dataclass(slots=True)
-class Line:
+class CostlyLine:
     """What one line costs in a step."""
 
-    path: tuple[Place, ...]
+    path: tuple[SourceLine, ...]
     """The user's lines that led here, outermost first, itself last."""
     function: str
     mark: str
@@ -59,37 +59,37 @@ class Line:
     """The line's own code took the time, not the model or the optimizer that it called."""
     seconds: float
     hits: float
-    cache: Place | None = None
+    cache: SourceLine | None = None
     """Line of the call stack that reads a cache."""
 
     @property
-    def at(self) -> Place:
+    def at(self) -> SourceLine:
         """The line itself."""
         return self.path[-1]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TrainingLoop:
     """The training loop."""
 
-    path: tuple[Place, ...]
+    path: tuple[SourceLine, ...]
     """The call stack down to the line that takes the step."""
     depth: int
     """Index of the one in the loop."""
     first: int
     last: int
 
-    def holds(self, line: Line) -> bool:
+    def holds(self, line: CostlyLine) -> bool:
         """Whether a line runs within a turn of the loop, not around it."""
         if len(line.path) <= self.depth or line.path[: self.depth] != self.path[: self.depth]:
             return False
         return self.spans(line.path[self.depth])
 
-    def spans(self, place: Place) -> bool:
+    def spans(self, place: SourceLine) -> bool:
         """Whether a line is in the loop body itself."""
         return place.file == self.path[self.depth].file and self.first <= place.line <= self.last
 
-    def inner(self, line: Line) -> Place:
+    def inner(self, line: CostlyLine) -> SourceLine:
         """The line in the loop itself that a line was called from."""
         return line.path[self.depth]
 
@@ -99,20 +99,20 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class LineProfile:
     """The lines of a step, and what was counted of it."""
 
     seconds: float
     per_model: float
     """Numbers in the inputs of one model call."""
-    lines: Sequence[Line]
+    lines: Sequence[CostlyLine]
     counts: StepCounts
 
     def spent(self, *marks: str) -> float:
         """Seconds within models, ``backward``, ..."""
         return sum(line.seconds for line in self.lines if line.mark in marks)
 
-    def own(self, turn: Turn) -> dict[Place, Line]:
+    def own(self, turn: TrainingLoop) -> dict[SourceLine, CostlyLine]:
         """The loop's own work, line by line: not of the model, the loader, the optimizer."""
         own = [line for line in self.lines if not line.mark and line.direct and turn.holds(line)]
         return by_place(own)
@@ -127,25 +127,25 @@ class Stalled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LineTimesEvent:
     """One ``line_times`` event, its lines with their places."""
 
     record: TimedLines
-    turn: Turn | None
-    outer: Turn | None
+    turn: TrainingLoop | None
+    outer: TrainingLoop | None
     """The loop around it, as of epochs."""
-    now: Profile
-    baseline: Profile | None
+    now: LineProfile
+    baseline: LineProfile | None
     stalls: Sequence[Stalled]
-    registering: Sequence[Place]
+    registering: Sequence[SourceLine]
     """Lines that register hooks or parametrizations."""
-    feeds: Sequence[Place]
+    feeds: Sequence[SourceLine]
     """Lines that make what a backward pass goes through, as the source says."""
-    history: Mapping[Place, str]
+    history: Mapping[SourceLine, str]
     """What a line reads, or one that leads to it, and the source lets grow."""
 
 
-def look_of(event: Event) -> Look | None:
+def look_of(event: Event) -> LineTimesEvent | None:
     """What a ``line_times`` event says; None for another one, and for one that is none."""
     record = TimedLines.of(event)
     if record is None:
@@ -154,8 +154,8 @@ def look_of(event: Event) -> Look | None:
     turn = outer = None
     if record.turn is not None:
         path = tuple(places[number] for number in record.turn.path)
-        turn, outer = Turn(path, *record.turn.loop), Turn(path, *record.turn.outer)
-    return Look(
+        turn, outer = TrainingLoop(path, *record.turn.loop), TrainingLoop(path, *record.turn.outer)
+    return LineTimesEvent(
         record=record,
         turn=turn,
         outer=outer,
@@ -168,15 +168,15 @@ def look_of(event: Event) -> Look | None:
     )
 
 
-def places_of(record: CodePlaces) -> list[Place]:
+def places_of(record: CodePlaces) -> list[SourceLine]:
     """The places of an event by their numbers, each with the source around it."""
     source = [dict(lines) for lines in record.source] or [dict[int, str]() for _ in record.files]
-    found: list[Place] = []
+    found: list[SourceLine] = []
     for place in record.places:
         (file, line), text = place.at, source[place.at[0]]
         near = range(place.first - _NEAR, line + _NEAR + 1)
         found.append(
-            Place(
+            SourceLine(
                 file=record.files[file],
                 line=line,
                 first=place.first,
@@ -190,9 +190,9 @@ def places_of(record: CodePlaces) -> list[Place]:
     return found
 
 
-def line_at(cost: LineCost, places: Sequence[Place]) -> Line:
+def line_at(cost: LineCost, places: Sequence[SourceLine]) -> CostlyLine:
     """One line with its places."""
-    return Line(
+    return CostlyLine(
         path=tuple(places[number] for number in cost.path),
         function=cost.function,
         mark=cost.mark,
@@ -203,14 +203,14 @@ def line_at(cost: LineCost, places: Sequence[Place]) -> Line:
     )
 
 
-def _profile(step: TimedStep, places: Sequence[Place]) -> Profile:
+def _profile(step: TimedStep, places: Sequence[SourceLine]) -> LineProfile:
     lines = [line_at(cost, places) for cost in step.lines]
-    return Profile(step.seconds, step.per_model, lines, step)
+    return LineProfile(step.seconds, step.per_model, lines, step)
 
 
-def by_place(lines: Iterable[Line]) -> dict[Place, Line]:
+def by_place(lines: Iterable[CostlyLine]) -> dict[SourceLine, CostlyLine]:
     """Sum the lines at the same place, whoever called them."""
-    found: dict[Place, Line] = {}
+    found: dict[SourceLine, CostlyLine] = {}
     for line in lines:
         known = found.get(line.at)
         if known is None:
@@ -223,7 +223,7 @@ def by_place(lines: Iterable[Line]) -> dict[Place, Line]:
     return found
 
 
-def work_before_model(look: Look) -> list[Line]:
+def work_before_model(look: LineTimesEvent) -> list[CostlyLine]:
     """Lines of the loop's own work before it calls the model: mostly they make the batch."""
     turn = look.turn
     if turn is None or look.record.rare or look.record.look == "stall":
@@ -237,12 +237,12 @@ def work_before_model(look: Look) -> list[Line]:
     return [line for line in own if _precedes(line, models)]
 
 
-def _precedes(line: Line, others: Sequence[Line]) -> bool:
+def _precedes(line: CostlyLine, others: Sequence[CostlyLine]) -> bool:
     """Whether a line comes before all others where their call stacks diverge."""
     for other in others:
-        for mine, its in zip(line.path, other.path, strict=False):
-            if mine != its:
-                if mine.file == its.file and mine.line > its.line:
+        for own_part, its in zip(line.path, other.path, strict=False):
+            if own_part != its:
+                if own_part.file == its.file and own_part.line > its.line:
                     return False
                 break
     return bool(others)

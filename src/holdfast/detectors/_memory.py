@@ -40,18 +40,18 @@ class MemoryDetector(Detector, Generic[Measured]):
     def scan(self, window: Window) -> Iterator[Finding]:
         """Every event that belongs to a new row."""
         first = len(window) - window.fresh
-        for row, event in self._mine(window):
+        for row, event in self._own(window):
             if row >= first:
                 yield self._finding(window.ending(row), event)
 
     def check(self, window: Window) -> Finding | None:
         """The first event that belongs to the judged row."""
-        for row, event in self._mine(window):
+        for row, event in self._own(window):
             if row == len(window) - 1:
                 return self._finding(window, event)
         return None
 
-    def _mine(self, window: Window) -> list[tuple[int, Measured]]:
+    def _own(self, window: Window) -> list[tuple[int, Measured]]:
         found: dict[str, tuple[int, Measured]] = {}
         for event in window.events:
             if (measured := self.read(event)) is None or (about := self.about(measured)) in found:

@@ -45,8 +45,8 @@ def ends_spike(window: Window) -> Mask:
         seen = np.isfinite(column(rows, "loss"))
         owner = optimizer(rows)
         for opt in np.unique(owner[high]):
-            mine = np.flatnonzero(seen & (owner == opt))
-            ends[mine[1:]] = high[mine[:-1]] & ~high[mine[1:]]
+            own = np.flatnonzero(seen & (owner == opt))
+            ends[own[1:]] = high[own[:-1]] & ~high[own[1:]]
     return ends[len(rows) - window.fresh :]
 
 
@@ -77,34 +77,34 @@ class Spike:
 
 def spike(window: Window) -> Spike | None:
     """The spike that the judged row ends."""
-    mine = window.mine
-    losses = column(window.rows, "loss")[mine].astype(np.float64)
-    mine, losses = mine[np.isfinite(losses)], losses[np.isfinite(losses)]
-    if not mine.size or mine[-1] != len(window) - 1:
+    own = window.own
+    losses = column(window.rows, "loss")[own].astype(np.float64)
+    own, losses = own[np.isfinite(losses)], losses[np.isfinite(losses)]
+    if not own.size or own[-1] != len(window) - 1:
         return None
     # Where the guard has tried older weights, the loss is theirs, and the row has no mark.
     if np.isnan(column(window.rows, "outlier")[-1]):
         return None
-    high = far(window.rows[mine], LOSS)
+    high = far(window.rows[own], LOSS)
     low = np.flatnonzero(~high[:-1])
-    start, stop = int(low[-1]) + 1 if low.size else 0, len(mine) - 1
+    start, stop = int(low[-1]) + 1 if low.size else 0, len(own) - 1
     if high[-1] or start == stop:
         return None
-    rows = mine[start:stop]
+    rows = own[start:stop]
     peak = float(losses[start:stop].max())
-    usual, limit = (window.value(name, int(rows[0])) for name in ("loss_usual", "loss_limit"))
+    usual, limit = (window.value(name, int(rows[0])) for name in ("loss_baseline", "loss_limit"))
     alike = np.flatnonzero(high[:start] & (losses[:start] >= peak))
-    left_out = (column(window.rows, "skipped") > 0) | (column(window.rows, "scaler_skipped") > 0)
+    skipped = (column(window.rows, "skipped") > 0) | (column(window.rows, "scaler_skipped") > 0)
     return Spike(
         rows=rows,
-        applied=int((~left_out[rows]).sum()),
+        applied=int((~skipped[rows]).sum()),
         peak=peak,
         usual=usual,
         limit=limit,
         before=float(np.abs(losses[:start]).max()) if start else math.nan,
         # Where the threshold has risen, a loss may be ordinary by the new one alone.
         back=not losses[-1] > limit,
-        as_high=int(mine[alike[-1]]) if alike.size else -1,
+        as_high=int(own[alike[-1]]) if alike.size else -1,
     )
 
 
@@ -122,7 +122,7 @@ def rate(window: Window) -> str:
 
 def rate_advice(window: Window, step: int) -> str:
     """What the learning rate asks for by its course up to a step: one that rises is named first."""
-    rows = window.rows[window.mine]
+    rows = window.rows[window.own]
     rates = column(rows, "lr")
     known = np.flatnonzero(np.isfinite(rates) & (rows["step"] <= step))
     if not known.size:

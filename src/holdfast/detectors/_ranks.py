@@ -19,7 +19,7 @@ from ..records.ranks import MadeAt, Parallel
 from ..records.steps import GuardedOptimizer
 from ..run import LaneData
 from ..types import Event, Finding, Severity
-from ._lines import Look, look_of
+from ._lines import LineTimesEvent, look_of
 from ._window import Rows, Window, column, optimizer
 from .base import Detector
 
@@ -31,7 +31,7 @@ Origin = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lane:
+class RankLane:
     """What one rank recorded."""
 
     name: str
@@ -42,7 +42,7 @@ class Lane:
     findings: Sequence[Finding] = ()
 
     @classmethod
-    def of(cls, data: LaneData, findings: Sequence[Finding], columns: Sequence[str]) -> Lane:
+    def of(cls, data: LaneData, findings: Sequence[Finding], columns: Sequence[str]) -> RankLane:
         """A lane as it was read, with only the columns that somebody compares."""
         names = [n for n in data.steps.dtype.names or () if n in ("step", "time", "opt", *columns)]
         return cls(
@@ -74,15 +74,15 @@ class Lane:
     @cached_property
     def steps(self) -> Rows:
         """The rows of its first optimizer, each step once: as it was made last."""
-        mine = optimizer(self.rows) == 0
-        rows = self.rows if mine.all() else self.rows[mine]
+        own = optimizer(self.rows) == 0
+        rows = self.rows if own.all() else self.rows[own]
         if (np.diff(rows["step"]) > 0).all():
             return rows
         _, at = np.unique(rows["step"][::-1], return_index=True)
         return rows[::-1][at]
 
     @cached_property
-    def look(self) -> Look | None:
+    def look(self) -> LineTimesEvent | None:
         """The lines of an ordinary step, as they were timed last."""
         looks = [look for event in self.events if (look := look_of(event))]
         kinds = ("reference", "look", "waits")
@@ -123,13 +123,13 @@ class RankDetector(Detector):
         """Nothing: one lane says nothing about ranks."""
         return iter(())
 
-    def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+    def compare(self, lanes: Sequence[RankLane]) -> Iterator[Finding]:
         """Findings about the ranks of one start of a run, one lane each, in their order."""
         raise NotImplementedError
 
     def about(
         self,
-        lanes: Sequence[Lane],
+        lanes: Sequence[RankLane],
         *,
         step: int,
         rank: int,
@@ -164,7 +164,7 @@ class RankDetector(Detector):
         )
 
 
-def replicas(lanes: Sequence[Lane]) -> str:
+def replicas(lanes: Sequence[RankLane]) -> str:
     """How these ranks train one model together: ``ddp``, ``fsdp``, or ``""``.
 
     Also ``""`` where they do not agree about it, or train models of different layers.
@@ -173,14 +173,14 @@ def replicas(lanes: Sequence[Lane]) -> str:
     return kinds.pop() if len(kinds) == 1 and same_model(lanes) else ""
 
 
-def same_model(lanes: Sequence[Lane]) -> bool:
+def same_model(lanes: Sequence[RankLane]) -> bool:
     """Whether ranks of one process group train models of the same layers."""
     groups = {lane.facts.group for lane in lanes}
     models = {lane.facts.model for lane in lanes}
     return len(groups) == len(models) == 1 and min(groups) > 1
 
 
-def side_by_side(lanes: Sequence[Lane], *names: str) -> tuple[NDArray[Any], list[NDArray[Any]]]:
+def side_by_side(lanes: Sequence[RankLane], *names: str) -> tuple[NDArray[Any], list[NDArray[Any]]]:
     """The steps that all ranks have recorded, and for each column an array (ranks, steps)."""
     common = lanes[0].steps["step"]
     for lane in lanes[1:]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ._lines import Place, words_of
+from ._lines import SourceLine, words_of
 
 # Kind of work, by what a statement calls.
 _CALLS = {
@@ -86,19 +86,19 @@ _NUMBERS = {
 }
 
 
-def by_calls(place: Place) -> str:
+def by_calls(place: SourceLine) -> str:
     """What a statement may be for, by what it calls; "" where that is not known."""
     place = _without_numbers(place)
     return next((kind for kind, names in _CALLS.items() if place.calls_any(names)), "")
 
 
-def by_name(function: str, path: Iterable[Place]) -> str:
+def by_name(function: str, path: Iterable[SourceLine]) -> str:
     """The same, by the names of the functions on the way from the loop to the line."""
     found = set(words_of(function)).union(*(_without_numbers(at).words for at in path))
     return next((kind for kind, words in _WORDS.items() if words & found), "")
 
 
-def certain(kind: str, function: str, path: Iterable[Place]) -> bool:
+def certain(kind: str, function: str, path: Iterable[SourceLine]) -> bool:
     """Whether it is sure that these lines, from the loop on, do work of this kind."""
     path = [_without_numbers(at) for at in path]
     names = set(words_of(function)).union(*(at.words for at in path))
@@ -107,7 +107,7 @@ def certain(kind: str, function: str, path: Iterable[Place]) -> bool:
     return any(_does(kind, at) for at in path)
 
 
-def _does(kind: str, place: Place) -> bool:
+def _does(kind: str, place: SourceLine) -> bool:
     if place.calls_any(_CERTAIN.get(kind, ())):
         return True
     if kind == "log" and _OPENED.search(place.code):
@@ -122,7 +122,7 @@ def _does(kind: str, place: Place) -> bool:
     )
 
 
-def _without_numbers(place: Place) -> Place:
+def _without_numbers(place: SourceLine) -> SourceLine:
     """The same statement without its logarithms."""
     calls = [c for c in place.calls if c not in _NUMBERS and c.split(".")[-1] not in _NUMBERS]
     return place if len(calls) == len(place.calls) else replace(place, calls=tuple(calls))

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..types import Event, Finding, Severity, place_words
-from ._lines import Place
+from ._lines import SourceLine
 from ._window import (
     Rows,
     Window,
@@ -30,7 +30,7 @@ _PATIENCE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
+class TimeClaim:
     """A claim that one event supports."""
 
     what: str
@@ -42,7 +42,7 @@ class Claim:
     """Share of the run's time lost to it."""
     seconds: float = 0.0
     """Seconds of the run when the event was recorded."""
-    place: Place | None = None
+    place: SourceLine | None = None
     function: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sure: bool = True
@@ -80,7 +80,7 @@ class TimedDetector(Detector):
         worth: float = 0.0
         """Seconds that must be lost."""
 
-    def claims(self, event: Event) -> Iterator[Claim]:
+    def claims(self, event: Event) -> Iterator[TimeClaim]:
         """The claims that one event supports."""
         raise NotImplementedError
 
@@ -104,7 +104,9 @@ class TimedDetector(Detector):
         """The first claim that is due on the judged row."""
         return next(iter(self.scan(replace(window, fresh=1))), None)
 
-    def _due_claims(self, window: Window, events: Sequence[Event]) -> Iterator[tuple[int, Claim]]:
+    def _due_claims(
+        self, window: Window, events: Sequence[Event]
+    ) -> Iterator[tuple[int, TimeClaim]]:
         """Believed claims, each with the row it is due on."""
         claimed: set[str] = set()
         for event in events:
@@ -116,7 +118,7 @@ class TimedDetector(Detector):
                     yield row, claim
             claimed |= {claim.key for claim in claims}
 
-    def _due(self, window: Window, event: Event, claim: Claim, rows: Any) -> int:
+    def _due(self, window: Window, event: Event, claim: TimeClaim, rows: Any) -> int:
         """The row on which a claim is reported; -1 for none yet."""
         worth = max(self.options.worth, claim.worth)
         missing = worth - claim.share * claim.seconds
@@ -126,8 +128,8 @@ class TimedDetector(Detector):
         if missing > _PATIENCE * claim.share:
             return -1
         late = column(window.rows, "time")[rows] >= event.time + missing / claim.share
-        mine = optimizer(window.rows)[rows] == optimizer(window.rows)[rows[0]]
-        due = rows[late & mine]
+        own = optimizer(window.rows)[rows] == optimizer(window.rows)[rows[0]]
+        due = rows[late & own]
         return int(due[0]) if due.size else -1
 
     def _recent(self, window: Window, event: Event) -> bool:
@@ -137,7 +139,7 @@ class TimedDetector(Detector):
             return True
         return float(column(window.rows, "time")[before]) <= event.time + _PATIENCE
 
-    def _finding(self, window: Window, claim: Claim) -> Finding:
+    def _finding(self, window: Window, claim: TimeClaim) -> Finding:
         place, lost = claim.place, max(self.options.worth, claim.worth, claim.share * claim.seconds)
         evidence: dict[str, Any] = {"share": round(claim.share, 3), **claim.evidence}
         evidence |= {"lost": round(lost, 3), "function": claim.function, "key": claim.key}
@@ -163,7 +165,7 @@ def _rows_since(rows: Rows, event: Event) -> Any:
     return np.flatnonzero(rows["step"] >= event.step)
 
 
-def shown(place: Place, function: str = "") -> dict[str, Any]:
+def shown(place: SourceLine, function: str = "") -> dict[str, Any]:
     """Statement and lines around it, as reports show them."""
     lines = range(place.first, place.line + 1)
     code = "\n".join(text for number, text in place.excerpt if number in lines)
@@ -176,14 +178,14 @@ def shown(place: Place, function: str = "") -> dict[str, Any]:
     }
 
 
-def _before(place: Place | None) -> str:
+def _before(place: SourceLine | None) -> str:
     """``train.py:57 `` in front of what happens there."""
     if place is None:
         return ""
     return f"{place_words(place.file.replace(chr(92), '/').split('/')[-1], place.first)} "
 
 
-def quoted(place: Place | None, most: int = 60) -> str:
+def quoted(place: SourceLine | None, most: int = 60) -> str:
     """The statement, shortened to fit into a sentence."""
     code = " ".join((place.code if place else "").split(" #")[0].split())
     return f"`{code[: most - 1]}…`" if len(code) > most else f"`{code}`" if code else "that line"

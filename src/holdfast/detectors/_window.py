@@ -6,7 +6,7 @@
 >>> window.step, window.value("loss"), window.value("scale")
 (8, nan, nan)
 >>> window.last("loss")
-Reading(row=0, step=7, value=2.5)
+Measurement(row=0, step=7, value=2.5)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Mask = NDArray[np.bool_]
 HISTORY = 4096
 
 
-class Reading(NamedTuple):
+class Measurement(NamedTuple):
     """A value that was measured, and where."""
 
     row: int
@@ -79,7 +79,7 @@ class Window:
         return self.batches.get(self.step, {})
 
     @property
-    def mine(self) -> NDArray[np.intp]:
+    def own(self) -> NDArray[np.intp]:
         """Indices of the rows of the judged row's optimizer, itself included."""
         return np.flatnonzero(optimizer(self.rows) == self.opt)
 
@@ -99,7 +99,7 @@ class Window:
 
     def last(
         self, column: str, *, before: int | None = None, opt: int | None = None
-    ) -> Reading | None:
+    ) -> Measurement | None:
         """The latest measured value of a column, looking back from the judged row.
 
         Args:
@@ -116,7 +116,7 @@ class Window:
         if not found.size:
             return None
         row = int(found[-1])
-        return Reading(row, int(self.rows["step"][row]), self.value(column, row))
+        return Measurement(row, int(self.rows["step"][row]), self.value(column, row))
 
     def layer(self, column: str) -> str:
         """The layer that an index column of the judged row points at; "" for none."""

@@ -192,14 +192,14 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
+class DetectorDoc:
     """The docstring of a detector, by section."""
 
     summary: str
     sections: Mapping[str, str]
 
 
-def document(detector: type[Detector]) -> Document:
+def document(detector: type[Detector]) -> DetectorDoc:
     """Read a detector's docstring: the first line, then the sections by title."""
     lines = inspect.cleandoc(detector.__doc__ or "").splitlines()
     sections: dict[str, list[str]] = {}
@@ -210,7 +210,7 @@ def document(detector: type[Detector]) -> Document:
             current = sections[title] = []
         else:
             current.append(line)
-    return Document(
+    return DetectorDoc(
         summary=lines[0] if lines else "",
         sections={k: inspect.cleandoc("\n".join(["", *v])).strip() for k, v in sections.items()},
     )

@@ -134,10 +134,10 @@ class Case:
 def _nothing_learnt(finding: Finding, skipped: int, steps: int) -> Finding:
     """The finding of a run that skips nearly everything, which is not alive."""
     what = finding.message.partition(": ")[2] or finding.message
-    told = f"{skipped:,} of {steps:,} steps skipped, nothing is being learnt"
+    reported = f"{skipped:,} of {steps:,} steps skipped, nothing is being learnt"
     return replace(
         finding,
         severity=Severity.ERROR,
-        message=f"step {finding.step}: {told}: {what}",
+        message=f"step {finding.step}: {reported}: {what}",
         evidence={**finding.evidence, "in_vain": True, "of": steps},
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..records.crash import NoProgress, RaisedException
 from ..types import Finding, Severity, place_words
-from ._ranks import Lane, RankDetector, named, number
+from ._ranks import RankDetector, RankLane, named, number
 from .peers import peer_is_late
 
 _SILENT = "no_progress"
@@ -22,7 +22,7 @@ _COMPUTES = 0.5
 class _Place:
     """Where a rank stands."""
 
-    lane: Lane
+    lane: RankLane
     data: NoProgress | None
     """What was seen of it; None where it had ended."""
     waits: bool
@@ -43,7 +43,7 @@ class _Place:
         return self.data is not None and (self.data.moves or self.data.cpu >= _COMPUTES)
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         if self.gone:
             return "has ended"
         verb = "is at work at" if self.works and not self.waits else "stands at"
@@ -101,9 +101,9 @@ class CollectiveHang(RankDetector):
     since = "0.1"
     within = 20
 
-    def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+    def compare(self, lanes: Sequence[RankLane]) -> Iterator[Finding]:
         """Who waits for whom, where a run hangs."""
-        hung = [lane for lane in lanes if _told(lane) is not None]
+        hung = [lane for lane in lanes if _reported(lane) is not None]
         if not hung:
             yield from self._given_up(lanes)
             return
@@ -121,7 +121,7 @@ class CollectiveHang(RankDetector):
             waiting = [place for place in waiting if place not in blamed]
         yield self._finding(lanes, places, blamed, waiting)
 
-    def _given_up(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+    def _given_up(self, lanes: Sequence[RankLane]) -> Iterator[Finding]:
         """Ranks whose collective ran into its time limit, before anybody looked where all stand."""
         limits = {
             lane.rank: (event, raised)
@@ -158,13 +158,13 @@ class CollectiveHang(RankDetector):
 
     def _finding(
         self,
-        lanes: Sequence[Lane],
+        lanes: Sequence[RankLane],
         places: Sequence[_Place],
         blamed: Sequence[_Place],
         waiting: Sequence[_Place],
     ) -> Finding:
-        told = [finding for lane in lanes if (finding := _told(lane)) is not None]
-        over = max(number(finding.evidence, "went_on") for finding in told)
+        reported = [finding for lane in lanes if (finding := _reported(lane)) is not None]
+        over = max(number(finding.evidence, "went_on") for finding in reported)
         seconds = max(over, *(place.data.seconds for place in places if place.data is not None))
         where = " and ".join(dict.fromkeys(place.where for place in waiting))
         ranks = named([place.lane.rank for place in waiting])
@@ -180,7 +180,7 @@ class CollectiveHang(RankDetector):
         else:
             who = named([place.lane.rank for place in blamed])
             at = " in another collective" if first.waits else ""
-            what = f"{who} {first.told}{at}, while {ranks} {wait} in a collective at {where}"
+            what = f"{who} {first.reported}{at}, while {ranks} {wait} in a collective at {where}"
             advice = _advice(first)
         files = [f"stacks.{place.lane.name}.txt" for place in places if not place.gone]
         seen = {} if first.data is None else first.data.to_dict()
@@ -189,7 +189,7 @@ class CollectiveHang(RankDetector):
             step=max(place.step for place in places),
             rank=first.lane.rank,
             what=f"no step for {seconds:.3g} s: {what}{'; then it went on' if over else ''}",
-            severity=max(finding.severity for finding in told),
+            severity=max(finding.severity for finding in reported),
             advice=f"{advice}; all threads are in {', '.join(files[:4])}",
             confidence=0.9 if blamed and not first.waits else 0.6,
             file=seen.get("file", ""),
@@ -197,7 +197,7 @@ class CollectiveHang(RankDetector):
             evidence={
                 "blamed": [place.lane.rank for place in blamed],
                 "waiting": [place.lane.rank for place in waiting],
-                "places": [f"rank {place.lane.rank}: {place.told}" for place in places],
+                "places": [f"rank {place.lane.rank}: {place.reported}" for place in places],
                 "gone": [place.lane.rank for place in places if place.gone],
                 "deadlock": bool(blamed) and all(p.waits or p.gone for p in [*blamed, *waiting]),
                 "seconds": seconds,
@@ -207,16 +207,16 @@ class CollectiveHang(RankDetector):
         )
 
 
-def _on_devices(lanes: Sequence[Lane]) -> bool:
+def _on_devices(lanes: Sequence[RankLane]) -> bool:
     return any("nccl" in lane.facts.backend for lane in lanes)
 
 
-def _told(lane: Lane) -> Finding | None:
+def _reported(lane: RankLane) -> Finding | None:
     """What RUN004 says about a rank alone."""
     return next((finding for finding in lane.findings if finding.code == "RUN004"), None)
 
 
-def _place(lane: Lane, since: float) -> _Place | None:
+def _place(lane: RankLane, since: float) -> _Place | None:
     """Where a rank stood when the run was found to hang; None where it went on."""
     silent = [(event, seen) for event in lane.events_of(_SILENT) if (seen := NoProgress.of(event))]
     gone = any(e.time <= since for e in lane.events_of("end", "died"))
@@ -228,7 +228,7 @@ def _place(lane: Lane, since: float) -> _Place | None:
     return _Place(lane=lane, data=data, waits=waits, gone=gone, step=event.step)
 
 
-def _waits(lane: Lane, data: NoProgress) -> bool:
+def _waits(lane: RankLane, data: NoProgress) -> bool:
     """Whether a rank is in a collective: one of its own, or the reduction of its backward."""
     frames = data.frames or ()
     if any(part in file for file, *_ in frames for part in _COLLECTIVES):

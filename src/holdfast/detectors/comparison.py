@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from ..run import LaneData
 from ..types import Event, Finding
 from . import ALL, Detector
-from ._ranks import Lane, RankDetector
+from ._ranks import RankDetector, RankLane
 from .ranking import ranked
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class RankFindings:
     """Findings about ranks, each with the lane of the rank that it names."""
 
     found: tuple[tuple[str, Finding], ...] = ()
@@ -33,7 +33,7 @@ class Comparison:
 def compare_ranks(
     data: Sequence[tuple[LaneData, Sequence[Finding]]],
     detectors: Iterable[type[Detector] | Detector] = ALL,
-) -> Comparison:
+) -> RankFindings:
     """Compare the lanes of a run.
 
     Args:
@@ -43,11 +43,11 @@ def compare_ranks(
     asked = [d() if isinstance(d, type) else d for d in detectors]
     judges = [detector for detector in asked if isinstance(detector, RankDetector)]
     if len({lane.rank for lane, _ in data}) < 2 or not judges:
-        return Comparison()
+        return RankFindings()
     columns = sorted({name for judge in judges for name in judge.needs})
     found: list[tuple[str, Finding]] = []
     errors: list[Event] = []
-    for lanes in _starts([Lane.of(lane, findings, columns) for lane, findings in data]):
+    for lanes in _starts([RankLane.of(lane, findings, columns) for lane, findings in data]):
         by_rank = {lane.rank: lane for lane in lanes}
         for judge in judges:
             try:
@@ -56,32 +56,32 @@ def compare_ranks(
                 errors.append(_failed(judge, lanes[0], error))
                 continue
             found += [(by_rank[finding.rank].name, finding) for finding in made]
-    return Comparison(found=tuple(found), errors=tuple(errors))
+    return RankFindings(found=tuple(found), errors=tuple(errors))
 
 
-def _starts(lanes: Sequence[Lane]) -> Iterator[list[Lane]]:
+def _starts(lanes: Sequence[RankLane]) -> Iterator[list[RankLane]]:
     """Lanes of the ranks that trained together; a launcher may start all of them several times.
 
     One that has trained counts before one that has not: a launcher, asked where it stands, has a
     lane too.
     """
-    by_rank: dict[int, list[Lane]] = {}
+    by_rank: dict[int, list[RankLane]] = {}
     for lane in lanes:
         by_rank.setdefault(lane.rank, []).append(lane)
-    for rank, mine in by_rank.items():
-        trained = sorted((lane for lane in mine if len(lane.rows)), key=_began)
-        by_rank[rank] = trained or mine[-1:]
+    for rank, own in by_rank.items():
+        trained = sorted((lane for lane in own if len(lane.rows)), key=_began)
+        by_rank[rank] = trained or own[-1:]
     for start in range(max(map(len, by_rank.values()))):
         chosen = [by_rank[rank][start] for rank in sorted(by_rank) if start < len(by_rank[rank])]
         if len(chosen) > 1:
             yield chosen
 
 
-def _began(lane: Lane) -> float:
+def _began(lane: RankLane) -> float:
     return float(lane.rows["time"][0])
 
 
-def _failed(judge: RankDetector, lane: Lane, error: Exception) -> Event:
+def _failed(judge: RankDetector, lane: RankLane, error: Exception) -> Event:
     return Event(
         time=float(lane.rows["time"][-1]) if len(lane.rows) else 0.0,
         rank=lane.rank,

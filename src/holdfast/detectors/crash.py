@@ -55,10 +55,10 @@ class Crash(Detector):
         - Devices and dtypes that are mixed; a checkpoint of another model.
 
     What to do:
-        1. Read the cause: it says which of the two sides is wrong where that can be told, and
+        1. Read the cause: it says which of the two sides is wrong where that can be reported, and
            names the line that made it.
         2. Look at the values of the line in the report, and at the sample: ``dataset[index]``.
-        3. With a GPU, errors may be told late: run once with ``CUDA_LAUNCH_BLOCKING=1``.
+        3. With a GPU, errors may be reported late: run once with ``CUDA_LAUNCH_BLOCKING=1``.
 
     False alarms:
         None known: there is no finding without an exception that ends the script. The cause is
@@ -101,16 +101,16 @@ class Crash(Detector):
 
     def _finding(self, window: Window, raised: RaisedException) -> Finding:
         # What the script has raised for another error is explained by that one.
-        blamed, told = root(raised), Facts(data=raised)
+        blamed, reported = root(raised), Facts(data=raised)
         cause = explain(blamed)
         facts = Facts(data=blamed).blaming(cause.row)
-        data, place, said = facts.data, facts.place, _said(told)
+        data, place, said = facts.data, facts.place, _said(reported)
         process = data.process or ""
         where = f" at {place.where}" if place.line else ""
         where += f" in {_process(process)}" if process else ""
         where += f" ({facts.sample})" if facts.sample else ""
         if blamed is not raised:
-            where = f" at {told.place.where}, raised for {clip(_said(facts), _MESSAGE)}{where}"
+            where = f" at {reported.place.where}, raised for {clip(_said(facts), _MESSAGE)}{where}"
         if (left := raised.gave_up) is not None:
             where += f", caught by the script, which left with sys.exit({clip(left, 20)})"
         sample = {"sample": data.sample} if facts.sample else {}
@@ -151,6 +151,6 @@ def _said(facts: Facts) -> str:
     return f"{facts.type}: {first}" if first else facts.type
 
 
-def _process(told: str) -> str:
+def _process(reported: str) -> str:
     """``DataLoader worker process 0`` in our words."""
-    return told.replace("DataLoader worker process", "loader worker").replace("in ", "", 1)
+    return reported.replace("DataLoader worker process", "loader worker").replace("in ", "", 1)

@@ -11,7 +11,7 @@ import numpy as np
 from ..records.ranks import Parallel
 from ..records.run import Start
 from ..types import Finding, Severity
-from ._ranks import Lane, RankDetector, named, side_by_side, spot
+from ._ranks import RankDetector, RankLane, named, side_by_side, spot
 
 _FACTS = {
     "source": "the source of the script",
@@ -81,7 +81,7 @@ class DifferentSettings(RankDetector):
         apart: float = 1e-5
         """Relative difference of two learning rates."""
 
-    def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+    def compare(self, lanes: Sequence[RankLane]) -> Iterator[Finding]:
         """One finding for each setting that differs."""
         facts = [lane.parallel for lane in lanes if lane.parallel is not None]
         if len(facts) < len(lanes) or not any(each.wrapper for each in facts):
@@ -95,15 +95,17 @@ class DifferentSettings(RankDetector):
         yield from self._optimizers(lanes, facts)
         yield from self._rates(lanes)
 
-    def _optimizers(self, lanes: Sequence[Lane], facts: Sequence[Parallel]) -> Iterator[Finding]:
+    def _optimizers(
+        self, lanes: Sequence[RankLane], facts: Sequence[Parallel]
+    ) -> Iterator[Finding]:
         """Settings of the optimizers, by which the same gradient moves weights differently."""
-        told = [each.settings for each in facts]
-        for name in dict.fromkeys(key for each in told for key in each):
-            values = [str(each.get(name)) for each in told]
+        reported = [each.settings for each in facts]
+        for name in dict.fromkeys(key for each in reported for key in each):
+            values = [str(each.get(name)) for each in reported]
             if len(set(values)) > 1:
                 yield self._finding(lanes, 0, name, f"{name} of the optimizer", values)
 
-    def _rates(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+    def _rates(self, lanes: Sequence[RankLane]) -> Iterator[Finding]:
         steps, (rates,) = side_by_side(lanes, "lr")
         if not len(steps):
             return
@@ -116,7 +118,7 @@ class DifferentSettings(RankDetector):
             yield self._finding(lanes, int(steps[first]), "lr", "the learning rate", values)
 
     def _finding(
-        self, lanes: Sequence[Lane], step: int, name: str, words: str, values: Sequence[str]
+        self, lanes: Sequence[RankLane], step: int, name: str, words: str, values: Sequence[str]
     ) -> Finding:
         usual, _ = Counter(values).most_common(1)[0]
         odd = [lane.rank for lane, value in zip(lanes, values, strict=True) if value != usual]
@@ -148,7 +150,7 @@ class DifferentSettings(RankDetector):
         )
 
 
-def _value(lane: Lane, name: str) -> str:
+def _value(lane: RankLane, name: str) -> str:
     """One of ``_FACTS``, empty where it is not known."""
     start = next(iter(lane.records_of(Start)), Start())
     value = getattr(lane.facts if name in Parallel.fields() else start, name)

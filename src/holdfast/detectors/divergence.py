@@ -92,7 +92,7 @@ class Divergence(Detector):
     name = "divergence"
     severity = Severity.ERROR
     other_severities = ((Severity.WARNING, "where losses cannot be compared"),)
-    needs = ("loss_usual", "norm_usual")
+    needs = ("loss_baseline", "norm_baseline")
     since = "0.1"
     within = 96
     soon_after = "NUM005"
@@ -111,7 +111,7 @@ class Divergence(Detector):
     def suspects(self, window: Window) -> Mask:
         """One row in ``every``, and rows with an event."""
         regular = window.new["step"] % self.options.every == self.options.every - 1
-        usual, norms = column(window.rows, "loss_usual"), column(window.rows, "norm_usual")
+        usual, norms = column(window.rows, "loss_baseline"), column(window.rows, "norm_baseline")
         # What no row before it could make growth of need not be looked at: most rows of a run.
         grown = usual > np.fmin.reduce(usual, initial=np.inf)
         with np.errstate(over="ignore"):
@@ -151,8 +151,8 @@ class Divergence(Detector):
 
     def _grown(self, window: Window) -> Finding | None:
         """Growth, steady or not: far above the lowest and the first known level."""
-        mine = window.mine
-        usual, norms = (column(window.rows, n)[mine] for n in ("loss_usual", "norm_usual"))
+        own = window.own
+        usual, norms = (column(window.rows, n)[own] for n in ("loss_baseline", "norm_baseline"))
         # Growth is measured within what is being learned, not from one task to the next; where
         # older weights were tried and have the same loss, the data has changed. A loss that jumped
         # and stayed is a new level, from which the training process measures growth as well.
@@ -161,16 +161,16 @@ class Divergence(Detector):
             latest(window, TrialResult, lambda trial: trial.verdict == "data"),
             latest(window, NewLossLevel),
         )
-        same_task = window.rows["step"][mine] > began
+        same_task = window.rows["step"][own] > began
         known = np.isfinite(usual) & np.isfinite(norms) & same_task
-        mine, usual, norms = mine[known], usual[known].tolist(), norms[known].tolist()
-        if not usual or mine[-1] != len(window) - 1:
+        own, usual, norms = own[known], usual[known].tolist(), norms[known].tolist()
+        if not usual or own[-1] != len(window) - 1:
             return None
         lowest = len(usual) - 1 - usual[::-1].index(min(usual))
         start = max(abs(usual[0]), abs(usual[lowest]))
         if not wandered(usual[-1], usual[lowest], start, norms[-1], min(norms)):
             return None
-        rows, doubt = mine[lowest:], not_comparable(window)
+        rows, doubt = own[lowest:], not_comparable(window)
         since, before = int(window.rows["step"][rows[0]]), window.value("lr", int(rows[0]))
         return self.finding(
             window,

@@ -44,7 +44,7 @@ class GradientExplosion(Detector):
         is that much smaller. A skipped step does no harm.
 
     Evidence:
-        ``grad_norm``, ``norm_usual`` (the baseline), ``norm_limit``, ``times`` the baseline;
+        ``grad_norm``, ``norm_baseline`` (the baseline), ``norm_limit``, ``times`` the baseline;
         ``clip``: the factor applied to the gradients; for a batch ``key``, ``peak`` of the loss,
         its baseline ``usual`` and ``largest_before``, ``back_at``: the step at which it was back,
         ``samples``: dataset indices.
@@ -60,7 +60,7 @@ class GradientExplosion(Detector):
     What to do:
         1. A named batch: look at ``dataset[i]`` of its indices for values unlike the others.
         2. Often, and with an ordinary loss: clip (``--clip-adaptive``, or ``--clip-norm`` with a
-           few times ``norm_usual``), or lower the learning rate.
+           few times ``norm_baseline``), or lower the learning rate.
         3. On every pass over the same samples: repair them or drop them.
 
     False alarms:
@@ -120,7 +120,7 @@ class GradientExplosion(Detector):
         return self._batch(window, high, culprits.tolist())
 
     def _lone(self, window: Window) -> Finding:
-        usual, loss = window.value("loss_usual"), window.value("loss")
+        usual, loss = window.value("loss_baseline"), window.value("loss")
         fine = f"loss {loss:.4g}"
         fine += f", baseline {usual:.4g}" if usual == usual else " not judged"
         return self.finding(
@@ -135,7 +135,7 @@ class GradientExplosion(Detector):
     def _batch(self, window: Window, high: Spike, culprits: list[int]) -> Finding:
         at = window.ending(culprits[0])
         norms = [
-            _times(window.value("grad_norm", r), window.value("norm_usual", r)) for r in culprits
+            _times(window.value("grad_norm", r), window.value("norm_baseline", r)) for r in culprits
         ]
         broken = high.times >= self.options.beyond or max(norms) >= self.options.huge
         steps = [_step(window, row) for row in culprits]
@@ -192,7 +192,7 @@ def _step(window: Window, row: int) -> int:
 
 
 def _norm(window: Window) -> str:
-    norm, usual = window.value("grad_norm"), window.value("norm_usual")
+    norm, usual = window.value("grad_norm"), window.value("norm_baseline")
     times = _times(norm, usual)
     compared = f", {times:.3g} times the baseline {usual:.3g}" if times == times else ""
     return f"gradient norm {norm:.4g}{compared}"
@@ -208,9 +208,9 @@ def _clipped(window: Window) -> str:
 
 
 def _numbers(window: Window) -> dict[str, Any]:
-    names = ("grad_norm", "norm_usual", "norm_limit", "clip")
+    names = ("grad_norm", "norm_baseline", "norm_limit", "clip")
     numbers: dict[str, Any] = {name: window.value(name) for name in names}
-    return numbers | {"times": _times(numbers["grad_norm"], numbers["norm_usual"])}
+    return numbers | {"times": _times(numbers["grad_norm"], numbers["norm_baseline"])}
 
 
 def _listed(indices: list[Any]) -> str:

@@ -199,13 +199,15 @@ def _where(data: NoProgress, worker: StandingProcess) -> str:
             return "the process does not answer"
         sample = _samples(data)
         return f"it stands at {main}{f', sample {sample[0]}' if sample else ''}"
-    told = f"waits at {main} for loader worker {number}" if main else f"waits for worker {number}"
+    reported = (
+        f"waits at {main} for loader worker {number}" if main else f"waits for worker {number}"
+    )
     if worker.file:
-        told += f", which stands at {place_words(_short(worker.file), worker.line)}"
+        reported += f", which stands at {place_words(_short(worker.file), worker.line)}"
     samples = _samples(data, worker)
     if len(samples) == 1:
-        return f"{told}, sample {samples[0]}"
-    return f"{told}, one of samples {samples[0]} …" if samples else told
+        return f"{reported}, sample {samples[0]}"
+    return f"{reported}, one of samples {samples[0]} …" if samples else reported
 
 
 def _advice(data: NoProgress, worker: StandingProcess) -> str:
@@ -233,23 +235,23 @@ def _advice(data: NoProgress, worker: StandingProcess) -> str:
 
 def _worker_cure(data: NoProgress, worker: StandingProcess) -> str:
     """A lock that was held at the fork is freed by no one; anything else may answer late."""
-    told = ["see what it waits for"]
+    reported = ["see what it waits for"]
     forked = data.started in ("fork", None, "")
     if forked and any(part in (worker.inside or "") for part in _LOCKS):
-        told = ["multiprocessing_context='spawn': a lock that was held at the fork stays held"]
+        reported = ["multiprocessing_context='spawn': a lock that was held at the fork stays held"]
     elif data.stuck_worker is None:
-        told = ["num_workers=0 shows it in the main process"]
+        reported = ["num_workers=0 shows it in the main process"]
     if not data.timeout:
-        told.append("timeout= of the DataLoader makes an exception of it")
-    return "; ".join(told)
+        reported.append("timeout= of the DataLoader makes an exception of it")
+    return "; ".join(reported)
 
 
 def _samples(data: NoProgress, worker: StandingProcess | None = None) -> list[Any]:
-    for told in (worker, data) if worker is not None else (data,):
-        if told.sample is not None:
-            return [told.sample]
-        if told.samples:
-            return list(told.samples)
+    for reported in (worker, data) if worker is not None else (data,):
+        if reported.sample is not None:
+            return [reported.sample]
+        if reported.samples:
+            return list(reported.samples)
     return []
 
 

@@ -10,9 +10,9 @@ from ..records.lines import CodePlace, ReadingLine, StepPace, TensorReads
 from ..types import Event, Severity
 from ._examples import rows
 from ._line_examples import FILE, PACE
-from ._lines import Place, places_of
+from ._lines import SourceLine, places_of
 from ._timed import (
-    Claim,
+    TimeClaim,
     TimedDetector,
     ms,
     quoted,
@@ -96,19 +96,22 @@ class HostSync(TimedDetector):
         """Seconds for each read above which the loop around it does other work; a guess: a value
         is taken, compared and counted in some microseconds."""
 
-    def claims(self, event: Event) -> Iterator[Claim]:
+    def claims(self, event: Event) -> Iterator[TimeClaim]:
         """The line that reads most."""
-        told = TensorReads.of(event)
-        if told is None:
+        reported = TensorReads.of(event)
+        if reported is None:
             return
-        times, least = told.times, max(self.options.reads, self.options.per_model * told.models)
-        for read in sorted(told.reads, key=lambda read: -read.count):
+        times, least = (
+            reported.times,
+            max(self.options.reads, self.options.per_model * reported.models),
+        )
+        for read in sorted(reported.reads, key=lambda read: -read.count):
             seconds = self._spent(read)
             # The loop around it as traced, in the step that was; reads alone in the last ones.
-            of = told.step_seconds if seconds > read.seconds else times.last_block
+            of = reported.step_seconds if seconds > read.seconds else times.last_block
             share = seconds / of if of else 0.0
             if read.count >= least and share >= self.options.share:
-                place = places_of(told)[read.path[-1]]
+                place = places_of(reported)[read.path[-1]]
                 yield self._reads(place, read, times, seconds, share)
                 return
 
@@ -119,9 +122,9 @@ class HostSync(TimedDetector):
         return max(alone, around) if only else alone
 
     def _reads(
-        self, place: Place, read: ReadingLine, times: StepPace, seconds: float, share: float
-    ) -> Claim:
-        return Claim(
+        self, place: SourceLine, read: ReadingLine, times: StepPace, seconds: float, share: float
+    ) -> TimeClaim:
+        return TimeClaim(
             what=f"reads tensors {read.count} times per step ({_HOW.get(read.read, read.read)}): "
             f"{ms(seconds):.3g} ms, {share:.0%} of the step",
             advice=f"make one tensor of what {quoted(place)} reads (an operation on the whole, "

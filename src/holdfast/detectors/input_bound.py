@@ -19,9 +19,9 @@ from ._input_words import (
 )
 from ._line_examples import called, costs, timed_lines
 from ._lines import (
-    Line,
-    Look,
-    Place,
+    CostlyLine,
+    LineTimesEvent,
+    SourceLine,
     by_place,
     line_at,
     look_of,
@@ -29,7 +29,7 @@ from ._lines import (
     work_before_model,
 )
 from ._timed import (
-    Claim,
+    TimeClaim,
     TimedDetector,
     ms,
     quoted,
@@ -135,47 +135,47 @@ class InputBound(TimedDetector):
         loop_share: float = 0.45
         """Share of a step spent making the batch in the loop, above which it is a warning."""
 
-    def claims(self, event: Event) -> Iterator[Claim]:
+    def claims(self, event: Event) -> Iterator[TimeClaim]:
         """The line of the dataset, of a worker's dataset, or of the loop that makes batches."""
-        if (told := TimedLoader.of(event)) is not None:
-            yield from self._workers(told)
+        if (reported := TimedLoader.of(event)) is not None:
+            yield from self._workers(reported)
         elif (look := look_of(event)) is not None:
             if look.record.look == "waits":
                 yield from self._waits(look)
             yield from self._loop(look)
 
-    def _waits(self, look: Look) -> Iterator[Claim]:
+    def _waits(self, look: LineTimesEvent) -> Iterator[TimeClaim]:
         """A loader without workers: its lines are among those of the step."""
-        told, times = look.record, look.record.times
+        reported, times = look.record, look.record.times
         fetched = [line for line in look.now.lines if line.mark == "fetch"]
         seconds = sum(line.seconds for line in fetched)
         if not seconds or seconds < self.options.left * times.waiting * look.now.seconds:
             return  # it is over: the timed steps hardly wait
         inside = by_place(line for line in fetched if line.direct).values()
         best = max(inside, key=lambda line: line.seconds, default=None)
-        facts = {"rare": told.rare, "workers": 0, "what": "dataset"}
-        facts |= making(told.cores, seconds)
+        facts = {"rare": reported.rare, "workers": 0, "what": "dataset"}
+        facts |= making(reported.cores, seconds)
         if best is not None and best.seconds >= self.options.named * seconds:
             facts |= {"line_ms": ms(best.seconds), "line_share": round(best.seconds / seconds, 3)}
-            facts["sample_us"] = round(best.seconds / max(1, told.batch) * 1e6, 1)
-            yield from self._line(best, times, told.passes, facts)
+            facts["sample_us"] = round(best.seconds / max(1, reported.batch) * 1e6, 1)
+            yield from self._line(best, times, reported.passes, facts)
         elif ms(times.waiting * times.last_block) >= self.options.loop_ms:
             asks = max(fetched, key=lambda line: line.seconds)
             yield from self._claim(asks.at, asks, times, facts | {"what": "loader"})
 
-    def _workers(self, told: TimedLoader) -> Iterator[Claim]:
+    def _workers(self, reported: TimedLoader) -> Iterator[TimeClaim]:
         """A loader with workers: lines sampled by their own threads, or samples fetched again."""
-        places, times = places_of(told), told.times
-        lines = by_place(line_at(cost, places) for cost in told.lines).values()
-        asks, (index, slowest) = line_at(told.asks, places), told.slowest
-        samples, per_sample = told.samples, told.per_sample
-        facts: dict[str, Any] = {"rare": told.rare, "workers": told.workers}
-        facts |= making(told.cores, told.made)
+        places, times = places_of(reported), reported.times
+        lines = by_place(line_at(cost, places) for cost in reported.lines).values()
+        asks, (index, slowest) = line_at(reported.asks, places), reported.slowest
+        samples, per_sample = reported.samples, reported.per_sample
+        facts: dict[str, Any] = {"rare": reported.rare, "workers": reported.workers}
+        facts |= making(reported.cores, reported.made)
         if handed_over(facts, times):
             yield from self._claim(asks.at, asks, times, facts | {"what": "handover"}, sure=False)
             return
         if not samples:
-            if not told.may_fetch:  # the workers may report later: believed when measured again
+            if not reported.may_fetch:  # the workers may report later: believed when measured again
                 facts |= {"what": "loader", "looked": False}
                 yield from self._claim(asks.at, asks, times, facts, sure=False)
             return
@@ -184,7 +184,7 @@ class InputBound(TimedDetector):
         known = index is not None
         if known and samples > 2 and slowest > self.options.stands_out * others:
             facts |= {"rare": True, "sample": index, "sample_ms": ms(slowest)}
-        elif told.rare and known:
+        elif reported.rare and known:
             return  # the batch of a slow sample has not been caught
         total = sum(line.seconds for line in lines)
         # A line without a hit is that of the loop, which waits.
@@ -197,18 +197,18 @@ class InputBound(TimedDetector):
             "line_ms": ms(best.seconds * samples),
             "sample_us": round(best.seconds * 1e6, 1),
         }
-        yield from self._line(best, times, told.passes, facts)
+        yield from self._line(best, times, reported.passes, facts)
 
     def _line(
-        self, best: Line, times: StepPace, passes: int, facts: dict[str, Any]
-    ) -> Iterator[Claim]:
+        self, best: CostlyLine, times: StepPace, passes: int, facts: dict[str, Any]
+    ) -> Iterator[TimeClaim]:
         """Where the line fills a cache, the line that reads the cache; from the second pass on."""
         if best.cache is None:
             yield from self._claim(best.at, best, times, facts)
         elif passes > 1:
             yield from self._claim(best.cache, best, times, facts | {"what": "cache"})
 
-    def _loop(self, look: Look) -> Iterator[Claim]:
+    def _loop(self, look: LineTimesEvent) -> Iterator[TimeClaim]:
         """The line that makes most of a batch in the loop itself."""
         before = work_before_model(look)
         seconds = sum(line.seconds for line in before)
@@ -232,15 +232,21 @@ class InputBound(TimedDetector):
         yield from self._claim(best.at, best, look.record.times, facts, sure=False)
 
     def _claim(
-        self, place: Place, line: Line, times: StepPace, facts: dict[str, Any], *, sure: bool = True
-    ) -> Iterator[Claim]:
+        self,
+        place: SourceLine,
+        line: CostlyLine,
+        times: StepPace,
+        facts: dict[str, Any],
+        *,
+        sure: bool = True,
+    ) -> Iterator[TimeClaim]:
         """Information at once; a warning as soon as it has cost enough to be worth a change."""
         share = float(facts.get("share", times.waiting))
         facts = {"share": share, "wait_ms": ms(share * times.last_block), **facts}
         facts |= {"step_ms": ms(times.last_block)}
         unnamed = facts["what"] == "loader" and not facts["workers"]
         cheap = facts.get("sample_us", math.inf) < self.options.sample_us
-        known = Claim(
+        known = TimeClaim(
             what=says(facts),
             advice=advice(facts, quoted(place), cheap=cheap),
             severity=Severity.INFO,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..records import RecordError, fault
-from ..records.run import HoldfastError
+from ..records.run import PartFailed
 from ..records.steps import GuardedOptimizer
 from ..types import Event, Finding
 from . import (
@@ -121,7 +121,7 @@ class Judge:
         if rows is not None:
             for start in range(0, len(rows), _BLOCK):
                 self._take(rows[start : start + _BLOCK], changed, self.detectors)
-        return self._told(changed)
+        return self._reported(changed)
 
     def close(self) -> list[Finding]:
         """End of the run: judge events after the last row; returns new or changed findings.
@@ -139,7 +139,7 @@ class Judge:
             # A run that died before its first step has events only.
             last = _NOTHING if self._rows is None else self._rows[-1]
             self._take(_unmeasured(last, steps), changed, asked)
-        return self._told(changed)
+        return self._reported(changed)
 
     def judge_waiting(self) -> list[Finding]:
         """Judge events whose step has no row yet; returns the findings, which are new or renewed.
@@ -155,9 +155,9 @@ class Judge:
             known = rows if self._rows is None else np.concatenate([self._rows[-HISTORY:], rows])
             events = (*self._events, *self._waiting)
             self._ask(asked, self._window(known, len(rows), events), changed, early=True)
-        return self._told(changed)
+        return self._reported(changed)
 
-    def _told(self, changed: Iterable[Key]) -> list[Finding]:
+    def _reported(self, changed: Iterable[Key]) -> list[Finding]:
         return ranked((self._cases[key].merged() for key in changed), self._order)
 
     def _learn_names(self, named: GuardedOptimizer) -> None:
@@ -296,8 +296,8 @@ class Judge:
                 time=float(self._rows["time"][-1]) if self._rows is not None and known else 0.0,
                 rank=self.rank,
                 step=step,
-                kind=HoldfastError.kind,
-                data=HoldfastError(where=where, error=f"{type(error).__name__}: {error}").to_dict(),
+                kind=PartFailed.kind,
+                data=PartFailed(where=where, error=f"{type(error).__name__}: {error}").to_dict(),
             )
         )
 

@@ -54,13 +54,13 @@ class Kill:
     @property
     def counted(self) -> bool:
         """Whether the kernel counted a kill for lack of memory that can only be this one."""
-        mine = self.data.oom_kills > 0
+        own = self.data.oom_kills > 0
         machine = self.data.machine_oom_kills > 0 and self.data.signal == "SIGKILL"
-        return (mine or machine) and not self._otherwise
+        return (own or machine) and not self._otherwise
 
     @property
     def ran_out(self) -> bool:
-        """Whether it was killed for lack of memory, as far as that can be told."""
+        """Whether it was killed for lack of memory, as far as that can be reported."""
         # Where holdfast was killed with it, nobody saw the signal.
         seen = self.data.together or self.data.signal == "SIGKILL"
         small = (self.data.process or 0.0) < self.options.part * (self.data.used or 0.0)

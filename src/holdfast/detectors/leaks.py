@@ -61,7 +61,7 @@ _STATE = GraphChain(
 )  # fmt: skip
 
 
-class TensorsPileUp(LeakDetector[ValueGrowth]):
+class TensorLeak(LeakDetector[ValueGrowth]):
     """Memory leak: tensors are collected and never freed, on the device or on the host.
 
     What it detects:
@@ -101,12 +101,13 @@ class TensorsPileUp(LeakDetector[ValueGrowth]):
         None of its own: it uses the measurements made for MEM002.
 
     Reproduce:
-        ``holdfast run -m holdfast.faults.tensors_pile_up`` names what
-        ``python -m holdfast.faults.tensors_pile_up`` collects.
+        ``holdfast run -m holdfast.faults.tensor_leak`` names what
+        ``python -m holdfast.faults.tensor_leak`` collects.
     """
 
     code = "MEM001"
-    name = "tensors_pile_up"
+    name = "tensor_leak"
+    also_called = ("tensors pile up",)
     kinds = (ValueGrowth,)
     made_of = TENSORS
     fires = rows(8, _LIST)
@@ -138,7 +139,7 @@ class TensorsPileUp(LeakDetector[ValueGrowth]):
         return {**speed(measured), "on_device": measured.on_device}
 
 
-class GraphKept(LeakDetector[ValueGrowth | GraphChain]):
+class GraphLeak(LeakDetector[ValueGrowth | GraphChain]):
     """Memory leak: a variable keeps the autograd graphs of past steps alive.
 
     What it detects:
@@ -184,12 +185,13 @@ class GraphKept(LeakDetector[ValueGrowth | GraphChain]):
         steps; lines are traced for at most three steps once something has been found.
 
     Reproduce:
-        ``holdfast run -m holdfast.faults.graph_kept`` names the line that makes
-        ``python -m holdfast.faults.graph_kept`` leak.
+        ``holdfast run -m holdfast.faults.graph_leak`` names the line that makes
+        ``python -m holdfast.faults.graph_leak`` leak.
     """
 
     code = "MEM002"
-    name = "graph_kept"
+    name = "graph_leak"
+    also_called = ("graph kept",)
     kinds = (ValueGrowth, GraphChain)
     made_of = GRAPHS
     fires = rows(8, _LIST.replace(graphs=1))
@@ -335,7 +337,7 @@ class StateNotDetached(LeakDetector[GraphChain]):
         return {"age": float(measured.age), **depth, "heap_slope": measured.heap_slope}
 
 
-class HostGrowth(LeakDetector[ValueGrowth]):
+class ObjectLeak(LeakDetector[ValueGrowth]):
     """Host memory leak: Python objects or numpy arrays are collected and never freed.
 
     What it detects:
@@ -371,12 +373,13 @@ class HostGrowth(LeakDetector[ValueGrowth]):
         None of its own: it uses the measurements made for MEM002.
 
     Reproduce:
-        ``holdfast run -m holdfast.faults.host_growth`` names what
-        ``python -m holdfast.faults.host_growth`` collects.
+        ``holdfast run -m holdfast.faults.object_leak`` names what
+        ``python -m holdfast.faults.object_leak`` collects.
     """
 
     code = "MEM005"
-    name = "host_growth"
+    name = "object_leak"
+    also_called = ("host growth",)
     other_severities = ((Severity.INFO, "where it grows slowly"),)
     kinds = (ValueGrowth,)
     made_of = OBJECTS

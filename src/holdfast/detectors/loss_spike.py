@@ -27,8 +27,8 @@ from ._outliers import (
 from ._window import Mask, Window, column
 from .base import Detector
 
-# A new level within this many steps of a rise that was told is the same story.
-_TOLD = 64
+# A new level within this many steps of a rise that was reported is the same story.
+_REPORTED = 64
 
 
 class LossSpike(Detector):
@@ -222,7 +222,7 @@ def _new_level(window: Window) -> tuple[float, float, str] | None:
     step, level = found
     if not _rose(level.before, level.after) or happened(window, TrialResult, step, which=_of_data):
         return None
-    if happened(window, OnlyObserved, step - _TOLD):
+    if happened(window, OnlyObserved, step - _REPORTED):
         return None
     return level.before, level.after, "it stayed there"
 
@@ -237,7 +237,7 @@ def _rose(before: float, after: float) -> bool:
 
 def _largest_before(window: Window, start: int) -> float:
     """The largest absolute loss of this optimizer before a step; infinite where there was none."""
-    rows = window.rows[window.mine]
+    rows = window.rows[window.own]
     losses = np.abs(column(rows, "loss")[rows["step"] < start])
     return float(np.max(losses[np.isfinite(losses)], initial=0.0)) or math.inf
 

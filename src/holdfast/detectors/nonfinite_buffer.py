@@ -75,10 +75,10 @@ class NonfiniteBuffer(Detector):
         if blame(window) is not Blame.BUFFER:
             return None
         layer, bad = window.buffer(), window.count("buffer_bad") or 1
-        counts = column(window.rows, "buffer_bad")[window.mine]
+        counts = column(window.rows, "buffer_bad")[window.own]
         if np.all(counts[~np.isnan(counts)] >= bad):
             return None
-        counts = column(window.rows, "buffer_bad")[window.mine]
+        counts = column(window.rows, "buffer_bad")[window.own]
         total = len(window.buffers.get(window.opt, ()))
         subject = f"buffer {layer} is" if layer else "buffers are"
         return self.finding(

@@ -90,8 +90,8 @@ class NonfiniteLoss(Detector):
             return None
         evidence: dict[str, Any] = {"backwards": window.value("backwards")}
         history = "no finite loss was seen before it"
-        mine = window.mine
-        before = mine[np.isfinite(column(window.rows, "loss")[mine])]
+        own = window.own
+        before = own[np.isfinite(column(window.rows, "loss")[own])]
         if before.size:
             last, step = window.value("loss", before[-1]), int(window.rows["step"][before[-1]])
             history = f"last finite loss {last:.4g} at step {step}"

@@ -131,18 +131,18 @@ class _Origin:
 
 def _origin(window: Window) -> _Origin:
     opt, rows = window.opt, window.rows
-    mine = optimizer(rows) == opt
-    checks = np.flatnonzero(mine & ~np.isnan(column(rows, "param_bad")))
+    own = optimizer(rows) == opt
+    checks = np.flatnonzero(own & ~np.isnan(column(rows, "param_bad")))
     clean = checks[column(rows, "param_bad")[checks] == 0]
     last = int(clean[-1]) if clean.size else -1
     step = int(rows["step"][last]) if clean.size else math.nan
     known = f"clean at step {step}" if clean.size else "never seen clean"
     since = rows[max(0, last) : -1]
-    left_out = (column(since, "skipped") > 0) | (column(since, "scaler_skipped") > 0)
-    bad = (loss_bad(since) | gradient_bad(since)) & mine[max(0, last) : -1]
-    applied = np.flatnonzero(bad & ~left_out)
+    skipped = (column(since, "skipped") > 0) | (column(since, "scaler_skipped") > 0)
+    bad = (loss_bad(since) | gradient_bad(since)) & own[max(0, last) : -1]
+    applied = np.flatnonzero(bad & ~skipped)
     # A full window may begin anywhere, so only a short one knows what the first step was.
-    if last < 0 and len(rows) < HISTORY and not np.any(mine[: int(checks[0])]):
+    if last < 0 and len(rows) < HISTORY and not np.any(own[: int(checks[0])]):
         return _Origin(
             "start",
             "on the first step, before any update",

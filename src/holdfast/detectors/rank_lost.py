@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..records.crash import Died, RaisedException
 from ..records.recovery import LastStateResult, RunStopped
 from ..types import Finding, Severity
-from ._ranks import Lane, RankDetector, named
+from ._ranks import RankDetector, RankLane, named
 from .peers import peer_is_gone, peer_is_late
 
 
@@ -19,7 +19,7 @@ class RankLost(RankDetector):
     What it detects:
         A rank whose process ended without an exception and without a final record, while the others
         lost their connection to it, hang, or were ended by their launcher. Where several are gone
-        without a word, the one that was gone first, if that can be told.
+        without a word, the one that was gone first, if that can be reported.
 
     Why it matters:
         The errors that are printed are those of the ranks that survived a little longer. The cause
@@ -64,7 +64,7 @@ class RankLost(RankDetector):
         gap: float = 0.005
         """Seconds between two ends from which on one was first."""
 
-    def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+    def compare(self, lanes: Sequence[RankLane]) -> Iterator[Finding]:
         """The rank that was gone first."""
         gone = [lane for lane in lanes if lane.events_of("died") and not lane.events_of("end")]
         if not gone or any(lane.events_of(RunStopped.kind) for lane in lanes):
@@ -111,8 +111,8 @@ class RankLost(RankDetector):
             },
         )
 
-    def _first(self, lost: Sequence[Lane]) -> list[Lane]:
-        """Those that were gone before the others; none where that cannot be told."""
+    def _first(self, lost: Sequence[RankLane]) -> list[RankLane]:
+        """Those that were gone before the others; none where that cannot be reported."""
         killed = [lane for lane in lost if _signal(lane) == "SIGKILL"]
         if 0 < len(killed) < len(lost):
             return killed  # others were ended by their launcher
@@ -122,20 +122,20 @@ class RankLost(RankDetector):
         return [lane for lane in lost if lane.rank == times[0][1]]
 
 
-def _ended(lane: Lane) -> float:
+def _ended(lane: RankLane) -> float:
     """When a process was gone: as its supervisor saw it, or wrote it down."""
     event = lane.events_of("died")[0]
     died = Died.of(event)
     return event.time if died is None or died.at is None else died.at
 
 
-def _signal(lane: Lane) -> str:
+def _signal(lane: RankLane) -> str:
     """The signal that ended a process; empty where nobody saw it."""
     died = Died.of(lane.events_of("died")[-1])
     return "" if died is None else died.signal
 
 
-def _own_error(lane: Lane) -> bool:
+def _own_error(lane: RankLane) -> bool:
     """Whether a rank raised something that is no consequence."""
     raised = map(RaisedException.of, lane.events_of("exception"))
     return any(not peer_is_gone(each) for each in raised)

@@ -111,8 +111,8 @@ def _soon(cause: Finding, finding: Finding) -> bool:
     """Whether a finding began some steps after a cause, at most."""
     began = finding.evidence.get("spike_start", finding.step)
     start = int(began) if isinstance(began, int | float) else finding.step
-    told: object = cause.evidence.get("steps")
-    noted = cast("list[Any]", told) if isinstance(told, list) else []
+    reported: object = cause.evidence.get("steps")
+    noted = cast("list[Any]", reported) if isinstance(reported, list) else []
     steps = [step for step in noted if isinstance(step, int)]
     return any(start - _SOON <= step <= finding.step for step in [*steps, cause.last_step])
 
@@ -120,8 +120,8 @@ def _soon(cause: Finding, finding: Finding) -> bool:
 def _grows_little(finding: Finding) -> bool:
     """Whether a finding is a small memory leak."""
     rates = [finding.evidence.get(name) for name in ("bytes_per_step", "heap_slope")]
-    told = [float(rate) for rate in rates if isinstance(rate, int | float)]
-    return bool(told) and max(told) < _LITTLE
+    reported = [float(rate) for rate in rates if isinstance(rate, int | float)]
+    return bool(reported) and max(reported) < _LITTLE
 
 
 def _let_precede(findings: list[Finding], code: str, other: str) -> None:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from ..records.times import Recompiled
 from ..types import Event, Severity
 from ._examples import rows
-from ._lines import Place
-from ._timed import Claim, TimedDetector, quoted
+from ._lines import SourceLine
+from ._timed import TimeClaim, TimedDetector, quoted
 
 _UNKNOWN = "keep what this guard asks for the same from call to call"
 # What to do, by what a guard asks for; the first that fits.
 _CURES = tuple(
-    (re.compile(asks), told)
-    for asks, told in (
+    (re.compile(asks), reported)
+    for asks, reported in (
         (r"\blen\(", "give it the same number of items, or one tensor of them"),
         (
             r"(requires_grad|dtype|device|dispatch key set|rank) mismatch",
@@ -97,19 +97,21 @@ class Recompile(TimedDetector):
         same: float = 3.0
         """Compilations for the same guard; half of those for any."""
 
-    def claims(self, event: Event) -> Iterator[Claim]:
+    def claims(self, event: Event) -> Iterator[TimeClaim]:
         """Name the guard and the line that calls."""
-        told = Recompiled.of(event)
-        if told is None or max(told.same, told.times // 2) < self.options.same:
+        reported = Recompiled.of(event)
+        if reported is None or max(reported.same, reported.times // 2) < self.options.same:
             return
-        times, seconds, guard = told.times, told.seconds, told.guard
+        times, seconds, guard = reported.times, reported.seconds, reported.guard
         place = None
-        if told.file and told.line > 0:
-            place = Place(told.file, told.line, told.line, told.code, excerpt=told.excerpt)
+        if reported.file and reported.line > 0:
+            place = SourceLine(
+                reported.file, reported.line, reported.line, reported.code, excerpt=reported.excerpt
+            )
         cure = next((cure for asks, cure in _CURES if asks.search(guard)), _UNKNOWN)
-        run = seconds + told.trained
-        yield Claim(
-            what=f"makes torch.compile recompile {told.name or 'a function'}: {times} "
+        run = seconds + reported.trained
+        yield TimeClaim(
+            what=f"makes torch.compile recompile {reported.name or 'a function'}: {times} "
             f"times, {seconds:.3g} s; failing guard: {guard[:60]}",
             advice=f"{cure}: {quoted(place)}",
             severity=Severity.WARNING,
@@ -119,10 +121,10 @@ class Recompile(TimedDetector):
             place=place,
             headline=f"torch.compile recompiles {times} times",
             evidence={
-                "name": told.name,
-                "defined": told.defined,
+                "name": reported.name,
+                "defined": reported.defined,
                 "times": float(times),
-                "same": float(told.same),
+                "same": float(reported.same),
                 "seconds": seconds,
                 "guard": guard,
             },

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Finding, Severity
-from ._lines import Line
+from ._lines import CostlyLine
 from ._ranks import (
     DDP,
     FSDP,
-    Lane,
     Origin,
     RankDetector,
+    RankLane,
     named,
     replicas,
     same_model,
@@ -94,7 +94,7 @@ class ReplicasOutOfSync(RankDetector):
         looks: int = 2
         """Comparisons that must differ where no DDP says that weights should be equal."""
 
-    def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+    def compare(self, lanes: Sequence[RankLane]) -> Iterator[Finding]:
         """The first comparison on which weights differ."""
         if not same_model(lanes) or replicas(lanes) == FSDP:
             return
@@ -111,7 +111,7 @@ class ReplicasOutOfSync(RankDetector):
             return  # the parts of one model, each on its rank
         yield self._finding(lanes, steps, sums, int(np.argmax(unequal)), wrapped)
 
-    def _apart(self, lanes: Sequence[Lane], name: str) -> bool:
+    def _apart(self, lanes: Sequence[RankLane], name: str) -> bool:
         """Whether a column differs from rank to rank on most steps."""
         _, (values,) = side_by_side(lanes, name)
         with np.errstate(invalid="ignore"):
@@ -122,7 +122,7 @@ class ReplicasOutOfSync(RankDetector):
 
     def _finding(
         self,
-        lanes: Sequence[Lane],
+        lanes: Sequence[RankLane],
         steps: NDArray[Any],
         sums: NDArray[Any],
         at: int,
@@ -165,7 +165,7 @@ class ReplicasOutOfSync(RankDetector):
         )
 
 
-def _called(lane: Lane) -> tuple[Origin, bool]:
+def _called(lane: RankLane) -> tuple[Origin, bool]:
     """The line that calls the model for the longest time, past its wrapper if one shows it."""
     if lane.look is None:
         return ("", 0), False
@@ -177,11 +177,11 @@ def _called(lane: Lane) -> tuple[Origin, bool]:
     return ((calls[-1].at.file, calls[-1].at.line) if calls else ("", 0)), False
 
 
-def _seconds(line: Line) -> float:
+def _seconds(line: CostlyLine) -> float:
     return line.seconds
 
 
-def _checksums(lanes: Sequence[Lane]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _checksums(lanes: Sequence[RankLane]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Steps on which all ranks looked, and what they saw: an array (ranks, steps, layers)."""
     tables = [lane.tables.get("weights0") for lane in lanes]
     known = [table for table in tables if table is not None]

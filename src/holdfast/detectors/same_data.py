@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..records.ranks import PassEnds
 from ..types import Finding, Severity
-from ._ranks import Lane, Origin, RankDetector, named, replicas, side_by_side, spot
+from ._ranks import Origin, RankDetector, RankLane, named, replicas, side_by_side, spot
 
 
 class SameData(RankDetector):
@@ -77,7 +77,7 @@ class SameData(RankDetector):
         """How far losses must go up and down together (correlation of their steps) where indices
         are equal: each rank may have a dataset of its own, with the same numbers."""
 
-    def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+    def compare(self, lanes: Sequence[RankLane]) -> Iterator[Finding]:
         """Ranks that share their data, or one order for all passes."""
         wrapper = replicas(lanes)
         if not wrapper:
@@ -112,7 +112,7 @@ class SameData(RankDetector):
         return bool(np.median(np.corrcoef(moves)[0, 1:]) >= self.options.together)
 
     def _shared(
-        self, lanes: Sequence[Lane], values: NDArray[Any], by: str, steps: NDArray[Any]
+        self, lanes: Sequence[RankLane], values: NDArray[Any], by: str, steps: NDArray[Any]
     ) -> Finding | None:
         """The largest group of ranks with the same values."""
         alike = [[float((a == b).mean()) >= self.options.share for b in values] for a in values]
@@ -146,7 +146,7 @@ class SameData(RankDetector):
         )
 
     def _repeated(
-        self, lanes: Sequence[Lane], batches: NDArray[Any], steps: NDArray[Any]
+        self, lanes: Sequence[RankLane], batches: NDArray[Any], steps: NDArray[Any]
     ) -> Iterator[Finding]:
         """The same order in every pass of a shuffled loader."""
         sampler = [lane.facts.sampler for lane in lanes]

@@ -106,18 +106,18 @@ class ScalerCollapse(Detector):
         """Count the overflowing steps in a row, and see how far the scale has fallen."""
         if blame(window) not in (Blame.OVERFLOW, Blame.NOTHING):
             return None
-        mine = window.mine
-        scale, scales = window.value("scale"), column(window.rows, "scale")[mine]
+        own = window.own
+        scale, scales = window.value("scale"), column(window.rows, "scale")[own]
         # A scale that rose had good steps before it, even if their rows were dropped.
-        ends = ~overflowed(window.rows)[mine]
+        ends = ~overflowed(window.rows)[own]
         ends[:-1] |= scales[1:] > scales[:-1]
         good = np.flatnonzero(ends)
         start = int(good[-1]) + 1 if good.size else 0
-        streak = len(mine) - start
+        streak = len(own) - start
         fallen = scale < self.options.lowest and (streak > 0 or bool(np.any(scales > scale)))
         if not fallen and (streak < self.options.streak or scale > self.options.ordinary):
             return None
-        began = int(window.rows["step"][mine[start]]) if streak else window.step
+        began = int(window.rows["step"][own[start]]) if streak else window.step
         before = float(scales[max(0, start - 1)])
         layer = window.layer("grad_layer")
         so_far = "" if fallen else " so far"

@@ -11,14 +11,14 @@ from ..types import Event, Severity
 from ._examples import rows
 from ._line_examples import called, costs, timed_lines
 from ._lines import (
-    Line,
-    Look,
-    Place,
-    Profile,
+    CostlyLine,
+    LineProfile,
+    LineTimesEvent,
+    SourceLine,
     look_of,
 )
 from ._timed import (
-    Claim,
+    TimeClaim,
     TimedDetector,
     ms,
     quoted,
@@ -117,7 +117,9 @@ class SlowDown(TimedDetector):
         retries: float = 4.0
         """Allocator retries since the beginning that slow the allocating lines; a guess."""
 
-    def _due_claims(self, window: Window, events: Sequence[Event]) -> Iterator[tuple[int, Claim]]:
+    def _due_claims(
+        self, window: Window, events: Sequence[Event]
+    ) -> Iterator[tuple[int, TimeClaim]]:
         """As all; that a graph reaches further back takes a value that holds old ones."""
         held = [e.step for e in window.events if _graphs(e)]
         for row, claim in super()._due_claims(window, events):
@@ -125,7 +127,7 @@ class SlowDown(TimedDetector):
             if claim.evidence["what"] != "graph" or any(at <= step for at in held):
                 yield row, claim
 
-    def claims(self, event: Event) -> Iterator[Claim]:
+    def claims(self, event: Event) -> Iterator[TimeClaim]:
         """The line that became slower while the rest did not."""
         look = look_of(event)
         if look is None or look.record.look != "slow" or look.baseline is None:
@@ -136,7 +138,7 @@ class SlowDown(TimedDetector):
 
     # ------------------------------------------------------------------ which line
 
-    def _grown(self, look: Look, before: Profile) -> _Grown | None:
+    def _grown(self, look: LineTimesEvent, before: LineProfile) -> _Grown | None:
         now, times = look.now, look.record.times
         early, late = _grouped(look, before), _grouped(look, now)
         risen = max(now.seconds - before.seconds, times.last_block - times.fastest_block, 1e-9)
@@ -152,7 +154,7 @@ class SlowDown(TimedDetector):
         own = grown is not None and grown.line.mark not in _PASSES
         hooks = _hooks(look, before)
         if hooks is not None and not own and passes >= self.options.explains * risen:
-            line = Line((hooks,), "", "model", True, passes, 0.0)
+            line = CostlyLine((hooks,), "", "model", True, passes, 0.0)
             grown = grown or _Grown(line, 0.0, passes)
             return replace(grown, cause=hooks, what="hooks", explains=_part(grown.more, risen))
         if grown is None:
@@ -160,7 +162,7 @@ class SlowDown(TimedDetector):
         grown.what, grown.explains = self._what(look, before, grown), _part(grown.more, risen)
         return grown if grown.what else None
 
-    def _believed(self, look: Look, grown: _Grown, risen: float, delayed: float) -> bool:
+    def _believed(self, look: LineTimesEvent, grown: _Grown, risen: float, delayed: float) -> bool:
         """Another process may have taken the time of a line that is only a little slower."""
         options, own = self.options, grown.more - delayed
         much = grown.line.seconds >= options.plain * grown.was
@@ -168,7 +170,7 @@ class SlowDown(TimedDetector):
         return own >= options.explains * risen and (look.record.times.busier or plain)
 
     def _most_grown(
-        self, early: _Groups, late: _Groups, before: Profile, now: Profile
+        self, early: _Groups, late: _Groups, before: LineProfile, now: LineProfile
     ) -> _Grown | None:
         """The line that slowed down most compared with the others."""
         options, best = self.options, None
@@ -184,7 +186,7 @@ class SlowDown(TimedDetector):
 
     # ------------------------------------------------------------------ why
 
-    def _what(self, look: Look, before: Profile, grown: _Grown) -> str:
+    def _what(self, look: LineTimesEvent, before: LineProfile, grown: _Grown) -> str:
         """Reason for the growth of a line; "" where there is no fault."""
         now, line, options = look.now, grown.line, self.options
         if now.per_model > options.bigger * before.per_model > 0:
@@ -204,7 +206,7 @@ class SlowDown(TimedDetector):
 
     # ------------------------------------------------------------------ what is said
 
-    def _claim(self, look: Look, grown: _Grown) -> Claim:
+    def _claim(self, look: LineTimesEvent, grown: _Grown) -> TimeClaim:
         line, what = grown.line, grown.what
         before, now = look.record.times.fastest_block, look.record.times.last_block
         steps = f"steps take {ms(now):.3g} ms, {ms(before):.3g} ms at the beginning"
@@ -217,7 +219,7 @@ class SlowDown(TimedDetector):
             why = ", the allocator runs out of memory" if what == "retries" else ""
             slows = "takes longer, and no more of the processor" if what == "wait" else "slows down"
             said = f"{slows} ({each}{why}): {steps}"
-        return Claim(
+        return TimeClaim(
             what=said,
             advice=_advice(what, quoted(grown.place), look.history.get(grown.place, "")),
             severity=Severity.INFO if what in _MEANT else Severity.WARNING,
@@ -244,18 +246,18 @@ class SlowDown(TimedDetector):
 class _Grown:
     """A line that takes longer than before."""
 
-    line: Line
+    line: CostlyLine
     was: float
     """Seconds before."""
     more: float
     """Seconds by which the step is longer for it."""
     what: str = ""
     explains: float = 0.0
-    cause: Place | None = None
+    cause: SourceLine | None = None
     """Another line that makes it grow."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SourceLine:
         """The line to name."""
         return self.cause or self.line.at
 
@@ -266,10 +268,10 @@ def _graphs(event: Event) -> bool:
     return GraphChain.of(event) is not None or (grown is not None and grown.graphs > 0)
 
 
-_Groups = dict[tuple[str, int, str], Line]
+_Groups = dict[tuple[str, int, str], CostlyLine]
 
 
-def _hooks(look: Look, before: Profile) -> Place | None:
+def _hooks(look: LineTimesEvent, before: LineProfile) -> SourceLine | None:
     """The line that registers another hook every step."""
     now = look.now
     # Since the beginning, and since the last look: what is registered once is no growth.
@@ -282,7 +284,7 @@ def _hooks(look: Look, before: Profile) -> Place | None:
     return next(iter([*inside, *look.registering]), None)
 
 
-def _grouped(look: Look, profile: Profile) -> _Groups:
+def _grouped(look: LineTimesEvent, profile: LineProfile) -> _Groups:
     """The lines; those of one small loop together, under the one that takes most.
 
     What a line calls is apart from its own work, each by its mark: of a line that does all of a
@@ -306,7 +308,7 @@ def _grouped(look: Look, profile: Profile) -> _Groups:
     return found
 
 
-def _at(place: Place, profile: Profile) -> float:
+def _at(place: SourceLine, profile: LineProfile) -> float:
     return sum(line.seconds for line in profile.lines if line.at == place)
 
 

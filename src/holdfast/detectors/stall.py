@@ -13,16 +13,16 @@ from ..types import Event, Severity
 from ._examples import rows
 from ._line_examples import costs, timed_lines
 from ._lines import (
-    Line,
-    Look,
-    Place,
-    Profile,
-    Turn,
+    CostlyLine,
+    LineProfile,
+    LineTimesEvent,
+    SourceLine,
+    TrainingLoop,
     look_of,
 )
 from ._stall_kinds import by_calls, by_name, certain
 from ._timed import (
-    Claim,
+    TimeClaim,
     TimedDetector,
     ms,
     quoted,
@@ -128,7 +128,7 @@ class Stall(TimedDetector):
         models: float = 0.3
         """Share of it spent in models that makes it a validation between epochs; a guess."""
 
-    def claims(self, event: Event) -> Iterator[Claim]:
+    def claims(self, event: Event) -> Iterator[TimeClaim]:
         """The line that stops the loop now and then, or on every step."""
         look = look_of(event)
         if look is None:
@@ -136,7 +136,7 @@ class Stall(TimedDetector):
         if look.record.look == "stall":
             yield from self._stall(look)
 
-    def _stall(self, look: Look) -> Iterator[Claim]:
+    def _stall(self, look: LineTimesEvent) -> Iterator[TimeClaim]:
         """The work done on steps that take many times the typical one."""
         turn, options, typical = look.turn, self.options, look.record.times.typical
         excess = look.now.seconds - typical
@@ -144,7 +144,7 @@ class Stall(TimedDetector):
             return
         timed = look.now.seconds - min(typical, look.baseline.seconds)
         if timed < options.caught * min(stall.excess for stall in look.stalls):
-            return  # none of those that are told: another process took their time
+            return  # none of those that are reported: another process took their time
         between = all(stall.begins_epoch for stall in look.stalls)
         turn = look.outer if between and look.outer is not None else turn
         above = list(_above(look.now, look.baseline, turn))
@@ -154,11 +154,11 @@ class Stall(TimedDetector):
             place, function, inner = best.at, best.function, turn.inner(best)
             way = best.path[turn.depth :]
             what = by_calls(place) or by_calls(inner) or by_name(function, way)
-            told = what if certain(what, function, (inner, *way)) else ""
+            reported = what if certain(what, function, (inner, *way)) else ""
             if what == "evaluation" and _models(look) >= _EVALUATES * excess:
-                told = what
+                reported = what
         else:
-            spent: dict[Place, float] = {}
+            spent: dict[SourceLine, float] = {}
             for entry, seconds, _ in above:
                 if entry is not None:
                     spent[entry] = spent.get(entry, 0.0) + seconds
@@ -168,38 +168,38 @@ class Stall(TimedDetector):
                 return  # part of the training, as the generator every fifth step
             place = inner = max(spent, key=lambda at: spent[at])
             function, what = "", "evaluation"
-            told = what if _models(look) >= _EVALUATES * excess else ""
+            reported = what if _models(look) >= _EVALUATES * excess else ""
         if between and what == "evaluation":
             if _models(look) >= options.models * excess:
                 return  # ordinary work between two epochs
-            what = told = ""
+            what = reported = ""
         if {place, inner} & set(look.feeds):
-            told = "training"
+            reported = "training"
         every, each = _distance(look), sum(s.excess for s in look.stalls) / len(look.stalls)
         share = each / (each + every * typical)
         least = options.share if what else options.unknown
-        bad = share >= least and every <= options.every and told != "training"
+        bad = share >= least and every <= options.every and reported != "training"
         # Another process may have made a line slow, at just that time.
         sure = bool(what) and every > 1
-        claim = self._claim(look, place, function, told or "work", every, share, each, typical)
+        claim = self._claim(look, place, function, reported or "work", every, share, each, typical)
         severity = Severity.WARNING if bad else Severity.INFO
         claim = replace(claim, severity=severity, confidence=0.9 if bad else 0.5, sure=sure)
         yield replace(claim, case=f"{inner.file}:{inner.line}")
 
     def _claim(
         self,
-        look: Look,
-        place: Place,
+        look: LineTimesEvent,
+        place: SourceLine,
         function: str,
         what: str,
         every: float,
         share: float,
         each: float,
         step: float,
-    ) -> Claim:
+    ) -> TimeClaim:
         does, cure = _WHAT[what]
         often = "on every step" if every <= 1 else f"about every {every:.0f} steps"
-        return Claim(
+        return TimeClaim(
             what=f"{does} {often}: {ms(each):.3g} ms each, a step takes {ms(step):.3g} ms, "
             f"{share:.0%} of the time",
             advice=f"{cure}: {quoted(place)}",
@@ -221,7 +221,7 @@ class Stall(TimedDetector):
         )
 
 
-def _less_often(place: Place, what: str, each: float, step: float) -> str:
+def _less_often(place: SourceLine, what: str, each: float, step: float) -> str:
     """The statement on every N-th turn of its loop, where that has a counter, as a diff.
 
     N is a round number that leaves it one part in fifty of the time.
@@ -244,8 +244,8 @@ def _less_often(place: Place, what: str, each: float, step: float) -> str:
 
 
 def _above(
-    now: Profile, ordinary: Profile, turn: Turn
-) -> Iterator[tuple[Place | None, float, Line]]:
+    now: LineProfile, ordinary: LineProfile, turn: TrainingLoop
+) -> Iterator[tuple[SourceLine | None, float, CostlyLine]]:
     """Lines that take longer than on ordinary steps, and by how much.
 
     The first is the outermost line on the way that ordinary steps do not pass; None where they
@@ -265,13 +265,13 @@ def _above(
         yield entry, line.seconds - (1.2 * same.seconds if same is not None else 0.0), line
 
 
-def _models(look: Look) -> float:
+def _models(look: LineTimesEvent) -> float:
     """Seconds that models take on stalled steps more than on ordinary ones."""
     before = look.baseline.spent("model") if look.baseline is not None else 0.0
     return look.now.spent("model") - before
 
 
-def _distance(look: Look) -> float:
+def _distance(look: LineTimesEvent) -> float:
     """Steps between two stalls; some of the timed ones are not counted."""
     gaps = sorted(b.step - a.step for a, b in pairwise(look.stalls))
     # Of two gaps the longer one: a stall that was timed may be long enough for two steps.

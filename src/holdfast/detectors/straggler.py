@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Finding, Severity
-from ._lines import Place
-from ._ranks import Lane, RankDetector, named, same_model, side_by_side, spot
+from ._lines import SourceLine
+from ._ranks import RankDetector, RankLane, named, same_model, side_by_side, spot
 
 # Phases in which a rank is slow by itself, the earliest of a step first: what comes later in a step
 # may be a wait for what came before it.
@@ -105,7 +105,7 @@ class Straggler(RankDetector):
         seconds: float = 1e-3
         """Less is not worth a word."""
 
-    def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+    def compare(self, lanes: Sequence[RankLane]) -> Iterator[Finding]:
         """The slow rank and its phase, if there is one."""
         if not same_model(lanes):
             return
@@ -151,7 +151,7 @@ class Straggler(RankDetector):
 
     def _finding(
         self,
-        lanes: Sequence[Lane],
+        lanes: Sequence[RankLane],
         phase: str,
         found: _Slow,
         phases: dict[str, NDArray[Any]],
@@ -205,7 +205,7 @@ class _Slow:
     """Share of the steps on which it is."""
 
 
-def _line(lanes: Sequence[Lane], slow: Lane, kind: str, ahead: float) -> tuple[str, int]:
+def _line(lanes: Sequence[RankLane], slow: RankLane, kind: str, ahead: float) -> tuple[str, int]:
     """The line at which the slow rank spends what the others do not; "", 0 where nobody knows."""
     judged = [f for f in slow.findings if f.code.startswith("TPT") and f.line]
     for finding in judged:
@@ -213,9 +213,9 @@ def _line(lanes: Sequence[Lane], slow: Lane, kind: str, ahead: float) -> tuple[s
             return finding.file, finding.line
     timed = [_timed(lane) for lane in lanes]
     if all(timed):
-        mine = timed[lanes.index(slow)]
+        own_part = timed[lanes.index(slow)]
         others = [each for lane, each in zip(lanes, timed, strict=True) if lane is not slow]
-        more = {at: s - max(each.get(at, 0.0) for each in others) for at, s in mine.items()}
+        more = {at: s - max(each.get(at, 0.0) for each in others) for at, s in own_part.items()}
         at = max(more, key=more.__getitem__)
         if more[at] >= _MOST * ahead:
             return at.file, at.line
@@ -223,9 +223,9 @@ def _line(lanes: Sequence[Lane], slow: Lane, kind: str, ahead: float) -> tuple[s
     return ("", 0) if first is None else (first.file, first.line)
 
 
-def _timed(lane: Lane) -> dict[Place, float]:
+def _timed(lane: RankLane) -> dict[SourceLine, float]:
     """Seconds of each line in an ordinary step, as a rank has timed them last."""
-    spent: dict[Place, float] = {}
+    spent: dict[SourceLine, float] = {}
     for line in () if lane.look is None else lane.look.now.lines:
         turn = lane.look.turn if lane.look is not None and line.mark == "model" else None
         # The model is the same on all ranks: what differs is what the loop gives to it.

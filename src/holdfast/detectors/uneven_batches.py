@@ -8,7 +8,7 @@ from typing import Any
 from ..records.crash import RaisedException
 from ..records.ranks import PassEnds
 from ..types import Event, Finding, Severity
-from ._ranks import Lane, RankDetector, named, replicas
+from ._ranks import RankDetector, RankLane, named, replicas
 from .peers import peer_is_gone
 
 
@@ -58,7 +58,7 @@ class UnevenBatches(RankDetector):
     since = "0.1"
     within = 1000
 
-    def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+    def compare(self, lanes: Sequence[RankLane]) -> Iterator[Finding]:
         """The first pass that is not the same on all ranks."""
         if not replicas(lanes) or any(lane.facts.join for lane in lanes):
             return
@@ -66,20 +66,20 @@ class UnevenBatches(RankDetector):
         for number in sorted({n for each in passes for n in each if n}):
             ended = [each.get(number, (-1, 0)) for each in passes]
             steps, samples = [step for step, _ in ended], [count for _, count in ended]
-            told = {"pass": number, "steps_done": steps, "samples": samples}
+            reported = {"pass": number, "steps_done": steps, "samples": samples}
             if -1 in steps:
-                yield from self._through(lanes, steps, told)
+                yield from self._through(lanes, steps, reported)
                 return
             if len(set(steps)) > 1:
-                yield self._uneven(lanes, steps, told)
+                yield self._uneven(lanes, steps, reported)
                 return
             if len(set(samples)) > 1 and 0 not in samples:
-                yield self._unequal(lanes, steps[0], told)
+                yield self._unequal(lanes, steps[0], reported)
                 return
         yield from self._left(lanes)
 
     def _through(
-        self, lanes: Sequence[Lane], steps: Sequence[int], told: Mapping[str, Any]
+        self, lanes: Sequence[RankLane], steps: Sequence[int], reported: Mapping[str, Any]
     ) -> Iterator[Finding]:
         """Some are through with a pass, and others wait or have failed in it."""
         done = [lane for lane, step in zip(lanes, steps, strict=True) if step >= 0]
@@ -94,12 +94,12 @@ class UnevenBatches(RankDetector):
             what=f"{named([lane.rank for lane in done])} had no more batches after {at:,} steps, "
             f"{named([lane.rank for lane in others])} had, and waited for a step that never came",
             advice=_ADVICE,
-            evidence=told,
+            evidence=reported,
             **_loader(done[0]),
         )
 
     def _uneven(
-        self, lanes: Sequence[Lane], steps: Sequence[int], told: Mapping[str, Any]
+        self, lanes: Sequence[RankLane], steps: Sequence[int], reported: Mapping[str, Any]
     ) -> Finding:
         short = min(range(len(lanes)), key=lambda i: steps[i])
         counts = ", ".join(
@@ -109,17 +109,19 @@ class UnevenBatches(RankDetector):
             lanes,
             step=min(steps),
             rank=lanes[short].rank,
-            what=f"pass {told['pass']} over the data ends after different numbers of steps: "
+            what=f"pass {reported['pass']} over the data ends after different numbers of steps: "
             f"{counts}",
             advice=_ADVICE,
-            evidence=told,
+            evidence=reported,
             **_loader(lanes[short]),
         )
 
-    def _unequal(self, lanes: Sequence[Lane], step: int, told: Mapping[str, Any]) -> Finding:
-        few = min(range(len(lanes)), key=lambda i: told["samples"][i])
+    def _unequal(
+        self, lanes: Sequence[RankLane], step: int, reported: Mapping[str, Any]
+    ) -> Finding:
+        few = min(range(len(lanes)), key=lambda i: reported["samples"][i])
         counts = ", ".join(
-            f"{n} on rank {lane.rank}" for lane, n in zip(lanes, told["samples"], strict=True)
+            f"{n} on rank {lane.rank}" for lane, n in zip(lanes, reported["samples"], strict=True)
         )
         return self.about(
             lanes,
@@ -129,11 +131,11 @@ class UnevenBatches(RankDetector):
             "counts the same in the average",
             advice="drop_last=True on all ranks, or weigh the loss by the number of samples",
             severity=Severity.INFO,
-            evidence=told,
+            evidence=reported,
             **_loader(lanes[few]),
         )
 
-    def _left(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+    def _left(self, lanes: Sequence[RankLane]) -> Iterator[Finding]:
         """Without a loader: a rank has ended well while others failed for want of it."""
         done = [lane for lane in lanes if lane.events_of("end") and not lane.events_of("exception")]
         failed = [lane for lane in lanes if any(map(_lost, lane.events_of("exception")))]
@@ -162,7 +164,7 @@ _ADVICE = (
 )
 
 
-def _loader(lane: Lane) -> dict[str, Any]:
+def _loader(lane: RankLane) -> dict[str, Any]:
     """The line that made the loader of a rank."""
     file, line = lane.loader
     return {"file": file, "line": line}
@@ -178,7 +180,7 @@ def _lost(event: Any) -> bool:
     return peer_is_gone(RaisedException.of(event))
 
 
-def _stuck(lane: Lane) -> bool:
+def _stuck(lane: RankLane) -> bool:
     """Whether a rank hangs, or failed because another one was gone."""
     hangs = any(f.code == "RUN004" and f.severity is Severity.ERROR for f in lane.findings)
     return hangs or any(map(_lost, lane.events_of("exception")))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..types import Finding, Severity
-from ._ranks import DDP, Lane, Origin, RankDetector, origin, replicas, spot
+from ._ranks import DDP, Origin, RankDetector, RankLane, origin, replicas, spot
 
 _SHOWN = 4
 
@@ -67,7 +67,7 @@ class UnusedParameters(RankDetector):
         steps: int = 100
         """Steps of the run before all are called used: a branch may come later."""
 
-    def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+    def compare(self, lanes: Sequence[RankLane]) -> Iterator[Finding]:
         """What is never used, or that all is."""
         if replicas(lanes) != DDP or not all(lane.facts.find_unused for lane in lanes):
             return
@@ -117,7 +117,7 @@ class UnusedParameters(RankDetector):
             )
 
 
-def _made(lane: Lane, names: Sequence[str]) -> Origin:
+def _made(lane: RankLane, names: Sequence[str]) -> Origin:
     """The line that makes the first of these parameters that one is known of."""
     lines = dict(zip(lane.layers, map(origin, lane.facts.parts), strict=False))
     return next((at for name in names if (at := lines.get(name, ("", 0)))[1]), ("", 0))

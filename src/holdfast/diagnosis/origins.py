@@ -45,7 +45,7 @@ class Origins:
     def of(self, thing: Any) -> MadeAt:
         """File and line of an object; nothing in it where they are not known."""
         with contextlib.suppress(TypeError):
-            return _told(self._lines.get(thing))
+            return _reported(self._lines.get(thing))
         return MadeAt()
 
     def pass_begins(self, loader: Any) -> None:
@@ -82,7 +82,7 @@ def parts_of(roots: Iterable[nn.Module], parameters: Sequence[Tensor]) -> list[M
                     looked[kind, attribute] = _assigned(kind, attribute)
                 if (line := looked[kind, attribute]) is not None:
                     lines[id(parameter)] = line
-    return [_told(lines.get(id(parameter))) for parameter in parameters]
+    return [_reported(lines.get(id(parameter))) for parameter in parameters]
 
 
 def _way(root: nn.Module, name: str) -> Iterator[tuple[nn.Module, str]]:
@@ -103,5 +103,5 @@ def _assigned(kind: type, attribute: str) -> Line | None:
     return None
 
 
-def _told(line: Line | None) -> MadeAt:
+def _reported(line: Line | None) -> MadeAt:
     return MadeAt() if line is None else MadeAt(file=from_here(line[0]), line=line[1])

@@ -7,7 +7,7 @@ import os
 from types import FrameType
 from typing import Any, cast
 
-from ..probes.batches import LoaderLedger, plain_index, plain_indices
+from ..probes.batches import LoaderBatches, plain_index, plain_indices
 from ..records.crash import LoaderWork
 from ..run.batch_mark import batch_mark
 
@@ -48,10 +48,10 @@ def _awaited(iterator: Any, work: LoaderWork) -> LoaderWork:
     """Which worker a loader waits for, and the samples it was given."""
     if not hasattr(iterator, "_task_info"):
         return work  # a loader without workers reads the sample itself
-    number, worker = LoaderLedger.upcoming(iterator)
+    number, worker = LoaderBatches.upcoming(iterator)
     timeout = float(getattr(iterator, "_timeout", 0) or 0)
     work = work.replace(waits_for=worker, started=_started(iterator), timeout=timeout)
-    drawn = plain_indices(LoaderLedger.of(iterator).drawn.get(number))
+    drawn = plain_indices(LoaderBatches.of(iterator).drawn.get(number))
     if drawn is None:
         return work
     return work.replace(samples=tuple(drawn[:_NAMED]), mark=batch_mark(drawn))

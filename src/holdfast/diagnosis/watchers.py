@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from ..config import Settings
-from ..probes.cost_budget import Budget
+from ..probes.cost_budget import CostBudget
 from ..probes.step_record import StepRecord
 from .crash.swallowed import SwallowedErrors
 from .memory.watcher import MemoryWatch
@@ -28,7 +28,7 @@ _WATCHED = 128
 class Watchers:
     """Both watchers of one process; None for one that nobody wants."""
 
-    def __init__(self, settings: Settings, training: Training, budget: Budget) -> None:
+    def __init__(self, settings: Settings, training: Training, budget: CostBudget) -> None:
         wanted = settings.watchers
         self.memory = MemoryWatch(training) if wanted.memory else None
         explains = wanted.time and settings.guard.explain
@@ -92,7 +92,7 @@ class Watchers:
             self.memory.evaluation.pauses()
 
     def _busy(self) -> bool:
-        """Whether an exam is under way."""
+        """Whether a profile is under way."""
         memory = self.memory is not None and self.memory.busy
         return memory or (self.time is not None and self.time.busy)
 

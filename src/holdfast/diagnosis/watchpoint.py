@@ -8,7 +8,7 @@ begin where somebody else traces already: a debugger, a coverage tool.
     watch = Watchpoint([probe, ...])
     watch.start(frame) -> bool       # False where tracing is taken: try again later
     watch.stop()
-    watch.changes                    # {index of the probe: Change}
+    watch.changes                    # {index of the probe: ValueChange}
 
 Anything with a ``token(frame)`` method can be watched: the token of a value must differ when the
 value has changed. ``frame`` is the user's frame that has just executed a line.
@@ -40,7 +40,7 @@ class Probe(Protocol):
 
 
 @dataclass(slots=True)
-class Change:
+class ValueChange:
     """A line that changed a watched value."""
 
     file: str
@@ -65,7 +65,7 @@ class Watchpoint:
     """
 
     def __init__(self, probes: Sequence[Probe], seconds: float = 1.0) -> None:
-        self.changes: dict[int, list[Change]] = {}
+        self.changes: dict[int, list[ValueChange]] = {}
         """For each probe the lines that changed it, in the order they were first seen."""
         self.active = False
         self.began = False
@@ -168,7 +168,7 @@ class Watchpoint:
                 return
         calls, inside = _calls(frame, line)
         model = self._called or inside
-        change = Change(code.co_filename, line, code.co_name, 1, calls, model, more)
+        change = ValueChange(code.co_filename, line, code.co_name, 1, calls, model, more)
         known.append(change)
 
 

@@ -3,7 +3,7 @@
 Every operation inside the block is counted: the storages it made and that are still alive. One
 that would pass the limit raises ``torch.OutOfMemoryError``, in forward and in backward.
 
-    with Budget(64 << 20) as budget:
+    with MemoryBudget(64 << 20) as budget:
         train()
     print(budget.peak)
 """
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class Budget(TorchDispatchMode):
+class MemoryBudget(TorchDispatchMode):
     """Count the bytes of live tensors; beyond ``limit`` an operation fails."""
 
     def __init__(self, limit: float = math.inf) -> None:

@@ -21,7 +21,7 @@ _FOREIGN = ("HOLDFAST", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "TORCHELA
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessEnd:
     """How a process ended."""
 
     exit_code: int
@@ -32,14 +32,14 @@ class Ended:
     """It was killed after the limit."""
 
 
-def run_plain(script: Path, limit: float = LIMIT) -> Ended:
+def run_plain(script: Path, limit: float = LIMIT) -> ProcessEnd:
     """Run a script under python."""
     return _finish([str(script)], limit)
 
 
 def run_guarded(
     script: Path, run_dir: Path, limit: float = LIMIT, given: Sequence[str] = ()
-) -> Ended:
+) -> ProcessEnd:
     """Run a script under holdfast, as a user would, into a run folder.
 
     Args:
@@ -52,7 +52,7 @@ def run_guarded(
     return _finish(["-m", "holdfast", "run", *options, str(script)], limit)
 
 
-def _finish(words: Sequence[str], limit: float) -> Ended:
+def _finish(words: Sequence[str], limit: float) -> ProcessEnd:
     env = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
     env |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     started = time.monotonic()
@@ -76,4 +76,4 @@ def _finish(words: Sequence[str], limit: float) -> Ended:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        return Ended(process.returncode, round(time.monotonic() - started, 2), too_long)
+        return ProcessEnd(process.returncode, round(time.monotonic() - started, 2), too_long)

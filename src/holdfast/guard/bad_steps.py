@@ -12,8 +12,8 @@ from ..probes.batches import Batch
 from ..probes.step_record import StepRecord
 from ..records.steps import LossReplaced
 from ..recovery.rollback import Recovery
+from .batch_source import BatchSource
 from .fail_open import EnginePart, FailsOpen, attempt, fail_open
-from .feed import Feed
 from .finite_loss import FiniteLoss
 from .optimizer_guard import OptimizerGuard
 from .step_window import StepWindow
@@ -29,7 +29,7 @@ class BadSteps(EnginePart):
         recovery: looks at what was learned from a step.
         investigation: explains a step.
         finite_loss: what the script reads in place of a bad loss.
-        feed: of the loop.
+        batch_source: of the loop.
         window: of the step at work.
         explain: whether bad steps are explained.
     """
@@ -41,14 +41,14 @@ class BadSteps(EnginePart):
         recovery: Recovery,
         investigation: Investigation,
         finite_loss: FiniteLoss,
-        feed: Feed,
+        batch_source: BatchSource,
         window: StepWindow,
         *,
         explain: bool,
     ) -> None:
         super().__init__(owner)
         self._training, self._recovery, self._investigation = training, recovery, investigation
-        self._finite_loss, self._feed, self._window = finite_loss, feed, window
+        self._finite_loss, self._batch_source, self._window = finite_loss, batch_source, window
         self._explain = explain
         # The last bad step that the host has seen in time, and how many in a row.
         self._last = -1
@@ -58,11 +58,11 @@ class BadSteps(EnginePart):
     def seen(self, frame: FrameType, guard: OptimizerGuard, record: StepRecord) -> None:
         """A step that is about to be taken is bad; the host has seen it in time."""
         if self._explain:
-            batches, _ = self._feed.here(self._window.losses.passes)
+            batches, _ = self._batch_source.here(self._window.losses.passes)
             self._investigate(frame, guard, record, batches)
             attempt(self, "investigation", self._look_for_carrier, frame, guard, record)
 
-        if record.left_out and not self._skipped:
+        if record.skipped and not self._skipped:
             self._skipped = True
             attempt(self, "notes", self._note_left_behind, frame)
 
@@ -112,5 +112,5 @@ class BadSteps(EnginePart):
         layer = None if record.loss_bad else guard.layers[blamed]
         # A loop that fetches ahead would use a batch fed again one iteration too late, and a
         # step that was taken must not be taken twice.
-        batches = () if self._feed.ahead or not record.acted else batches
+        batches = () if self._batch_source.ahead or not record.acted else batches
         self._investigation.step_is_bad(frame, guard.index, record.step, layer, batches)

@@ -107,7 +107,7 @@ class Engine(EnginePart):
         super().__init__(state)
         self.may_rewrite = settings.guard.fused and state.fast.on
         """Whether the script's optimizers may be given a faster form."""
-        self.spared = state.fast.spared
+        self.torch_time_saved = state.fast.torch_time_saved
         """What faster forms spare."""
         self._hooks = hooks = _Hooks.of(state)
         # The hooks of every step: as they are, for a call in between takes its time.
@@ -170,7 +170,7 @@ class Engine(EnginePart):
     @fail_open("comparison")
     def compares(self, steps: object) -> int:
         """A step of an optimizer is at a turn of the comparison; the next one is after so many."""
-        return self.spared.turn(steps)
+        return self.torch_time_saved.turn(steps)
 
     @fail_open("copy probe")
     def copied(self, seconds: float) -> None:

@@ -15,9 +15,9 @@ from ..recovery.last_state import LastState
 from ..recovery.rollback import Recovery
 from ..run import Recorder
 from .bad_steps import BadSteps
+from .batch_source import BatchSource
 from .decisions import Decisions
-from .fast.door import FastSteps, Parts
-from .feed import Feed
+from .fast.door import EngineParts, FastSteps
 from .finite_loss import FiniteLoss
 from .grad_scaler import Scaling
 from .loop_position import LoopPosition
@@ -53,17 +53,17 @@ class EngineState:
         )
         self.recovery = Recovery(settings, self.training, policy)
         self.last_state = LastState(settings.checkpoint, self.training, self.recovery)
-        self.feed = Feed(self.training, keeps_rng=guard.restore_rng)
+        self.batch_source = BatchSource(self.training, keeps_rng=guard.restore_rng)
         # On CPU tensors a loss may be read by the host, unless a test forbids it.
         self.window = StepWindow(registry, read=not guard.device_path)
         self.scaling = Scaling()
         self.finite_loss = FiniteLoss(guard)
         self.investigation = Investigation(
-            guard, self.training, lambda: self.feed.here(self.window.losses.passes)
+            guard, self.training, lambda: self.batch_source.here(self.window.losses.passes)
         )
         bad_steps = self.bad_steps = BadSteps(
             *(self, self.training, self.recovery, self.investigation),
-            *(self.finite_loss, self.feed, self.window),
+            *(self.finite_loss, self.batch_source, self.window),
             explain=guard.explain,
         )
         self.writer = StepWriter(settings, self.training, bad_steps.known)
@@ -71,9 +71,9 @@ class EngineState:
             self.writer, self.recovery, self.investigation, self.finite_loss
         )
         self.watchers = Watchers(settings, self.training, self.writer.budget)
-        parts = Parts(
+        parts = EngineParts(
             *(self.writer, self.investigation, self.recovery, self.last_state, self.watchers),
-            *(self.finite_loss, self.scaling, self.feed, self.window),
+            *(self.finite_loss, self.scaling, self.batch_source, self.window),
         )
         if fast is None:
             fast = os.environ.get("HOLDFAST_FAST") != "0"
@@ -86,7 +86,7 @@ class EngineState:
     def failed(self, where: str, error: Exception) -> None:
         """A part of holdfast failed: switch it off, restore everything, record it."""
         self.off.add(where)
-        if where in ("guard", "stretch"):
+        if where in ("guard", "burst"):
             self.fast.drop()
         if where == "guard":
             # Disarm what will not be finished. A failed investigation must leave the skip armed.

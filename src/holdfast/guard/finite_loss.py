@@ -97,7 +97,7 @@ class FiniteLoss:
         """How many backward passes are under way, one inside the other."""
         self.inside = False
         """An optimizer evaluates a closure and reads the losses itself."""
-        self._written = self._told = False
+        self._written = self._reported = False
         # By place of the backward pass: the last finite loss, as a number or on its device.
         self.numbers: dict[Hashable, float] = {}
         self._tensors: dict[tuple[Hashable, torch.device], _Last] = {}
@@ -140,8 +140,8 @@ class FiniteLoss:
             return
         if loss is not root:
             node = node.next_functions[0][0]
-        mine = variable if isinstance(variable, Tensor) else None
-        pending = self.pending = _Pending(loss, mine, key, on_host=number is not None)
+        own_part = variable if isinstance(variable, Tensor) else None
+        pending = self.pending = _Pending(loss, own_part, key, on_host=number is not None)
         if node is not None and node.name() in BY_A_NUMBER:
             pending.made_of = self.parts(node, frame)
 
@@ -190,7 +190,10 @@ class FiniteLoss:
 
     def tell(self) -> bool:
         """A loss was not finite: whether the run has to be told, once, what its script reads."""
-        first, self._told = self._written and not self._told, self._told or self._written
+        first, self._reported = (
+            self._written and not self._reported,
+            self._reported or self._written,
+        )
         return first
 
     def state(self) -> dict[str, Any]:
@@ -198,13 +201,13 @@ class FiniteLoss:
         tensors = [(key, f"{device}", one.value.clone(), one.copies)
                    for (key, device), one in self._tensors.items()]  # fmt: skip
         numbers = list(self.numbers.items())
-        return {"numbers": numbers, "tensors": tensors, "told": self._told}
+        return {"numbers": numbers, "tensors": tensors, "told": self._reported}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state`` gave."""
         self.numbers = dict(state["numbers"])
         self.ready.clear()
-        self._told = self._written = state["told"]
+        self._reported = self._written = state["told"]
         for key, name, value, copies in state["tensors"]:
             device = torch.device(name)
             last = self._tensors[key, device] = _Last(value.to(device), None, None)

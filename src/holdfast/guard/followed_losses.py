@@ -95,12 +95,12 @@ class FollowedLosses:
         Optimizers that share a loss step with the same ``losses``.
         """
         last, number = self._last
-        told = None
+        reported = None
         if losses is not last:
             passes, self._passes = self._passes[-max(1, losses.passes) :], []
             number = math.nan
             if passes and len(passes) == min(losses.passes, KEPT):
-                number, told = self._number(opt, passes)
+                number, reported = self._number(opt, passes)
             self._last = losses, number
         known = self._of.setdefault(opt, {})
         if number == number:
@@ -111,7 +111,7 @@ class FollowedLosses:
         if self._left < 0 and not self.several:
             self.looking, self.due = False, record.step + _EVERY
             self._passes, self._last = [], (None, math.nan)
-        return told
+        return reported
 
     def look(self) -> None:
         """The next step is one that is looked at, with those of all optimizers."""
@@ -121,7 +121,7 @@ class FollowedLosses:
         """Have a row that is complete hold its loss as the script sees it."""
         factor = self._factor_of(record.row, self._of.get(record.opt) or {})
         if factor != 1.0:
-            for name in ("loss", "loss_usual", "loss_limit"):
+            for name in ("loss", "loss_baseline", "loss_limit"):
                 record.row[name] *= factor
 
     def _factor_of(self, row: Mapping[str, float], known: Mapping[float, int]) -> float:

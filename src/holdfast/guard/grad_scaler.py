@@ -50,9 +50,9 @@ class Scaling:
         if isinstance(loss, Tensor) and isinstance(result, Tensor):
             self.made = (weakref.ref(result), loss.detach())
             # ``own``, written out: this is done in every step.
-            mine = loss.grad_fn is not None and loss.numel() == 1
-            mine = mine and loss.layout is torch.strided and not loss._is_view()
-            self.variable = weakref.ref(loss) if mine else _NOTHING
+            own_part = loss.grad_fn is not None and loss.numel() == 1
+            own_part = own_part and loss.layout is torch.strided and not loss._is_view()
+            self.variable = weakref.ref(loss) if own_part else _NOTHING
 
     def unscaled(self, tensors: object) -> object:
         """The loss itself, where backward is called on what the scaler made of it."""
@@ -118,7 +118,7 @@ def why_lower(record: StepRecord) -> str:
     An overflow is found by the scaler while the loss is finite. A loss that is not finite makes
     the norm so at any scale.
     """
-    if math.isnan(record.row["scale"]) or record.told_to:
+    if math.isnan(record.row["scale"]) or record.skip_ordered:
         return ""
     if record.loss_bad:
         return "nonfinite"

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from ..probes.step_record import StepRecord
-from ..run import Table
+from ..run import RowTable
 
 # Around an incident they are written for this many steps on either side.
 _AROUND = 8
@@ -15,7 +15,7 @@ _AROUND = 8
 class LayerNorms:
     """The layers of one optimizer; knows the last few steps, in case they lead to an incident."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: RowTable) -> None:
         self._table = table
         self._recent: deque[StepRecord] = deque(maxlen=_AROUND)
         self._aftermath = 0
@@ -28,14 +28,14 @@ class LayerNorms:
     def write(self, records: Sequence[StepRecord], every: int) -> None:
         """Write the norms of steps that are due or belong to an incident."""
         for record in records:
-            if record.bad or record.wild:
+            if record.bad or record.extreme:
                 for earlier in self._recent:
                     self._put(earlier)
                 self._recent.clear()
                 self._aftermath = _AROUND
             elif self._aftermath:
                 self._aftermath -= 1
-            elif record.usual or record.step % every:
+            elif record.is_ordinary or record.step % every:
                 record.batches = ()  # kept for its norms, not for its data
                 self._recent.append(record)
                 continue

@@ -13,25 +13,25 @@ from torch.optim import Optimizer
 from ..actions import foreign_step, switch_to_fused
 from ..actions.foreign_step import NOT_CALLED
 from ..actions.restore_buffers import BufferKeeper
-from ..actions.skip_update import Snapshot
+from ..actions.skip_update import StepSnapshot
 from ..config import GuardSettings
-from ..probes.gradients import DeviceReading, Meter, Meters
+from ..probes.gradients import DeviceReading, NormMeter, NormMeters
 from ..probes.host_norms import plain
 from ..probes.loss import Losses
 from ..probes.model_state import largest_on_device, nonfinite_on_host
 from ..probes.presence import Presence
 from ..probes.step_record import StepRecord
-from ..probes.updates import Updates
+from ..probes.updates import UpdateSizes
 from ..records import Kind
 from ..records.run import NotCovered
 from ..records.steps import GuardedOptimizer
-from .armed_skip import FUSED, HIDDEN, SNAPSHOT, ArmedSkip
 from .decision_place import DecisionPlace
-from .early_norms import EarlyNorms
+from .norms_before_clip import NormsBeforeClip
 from .optimizer_form import OptimizerForm
 from .outliers import Outliers
+from .pending_skip import FUSED, HIDDEN, SNAPSHOT, PendingSkip
+from .sharded_norms import ShardedNorms
 from .step_buffers import StepBuffers
-from .whole_norms import WholeNorms
 
 DETECT = "detect only"
 
@@ -45,7 +45,7 @@ class OptimizerGuard:
         cls: str,
         settings: GuardSettings,
         buffers: BufferKeeper,
-        meters: Meters,
+        norm_meters: NormMeters,
         outliers: Outliers,
     ) -> None:
         self.index = index
@@ -54,21 +54,21 @@ class OptimizerGuard:
         self.stepped = False
         self.layers: list[str] = []
         self.how = ""
-        self.updates = Updates()
+        self.updates = UpdateSizes()
         self.outliers = outliers
         self.notes: list[Kind] = []
         self.detect_only = "" if settings.skip else "skipping is switched off"
         self._where = DecisionPlace(self.notes, device_path=settings.device_path)
-        self._meters = meters
-        self.buffers = StepBuffers(buffers, meters, restores=settings.restore_buffers)
+        self._norm_meters = norm_meters
+        self.buffers = StepBuffers(buffers, norm_meters, restores=settings.restore_buffers)
         self._form = OptimizerForm(index, cls, self.notes, may_switch=settings.fused)
-        self.skip = ArmedSkip()
+        self.skip = PendingSkip()
         self.presence = Presence()
         # How many parameters there are, and what decides where ranks share them.
-        self._learnt: tuple[int, WholeNorms | None] = 0, None
+        self._learnt: tuple[int, ShardedNorms | None] = 0, None
 
     @property
-    def whole(self) -> WholeNorms | None:
+    def whole(self) -> ShardedNorms | None:
         """The norms over all ranks that share its parameters; None where each has its own."""
         return self._learnt[1]
 
@@ -83,16 +83,16 @@ class OptimizerGuard:
         *,
         losses_decide: Callable[[], bool],
         scale: Tensor | None = None,
-        early: EarlyNorms | None = None,
+        early: NormsBeforeClip | None = None,
         look_at_parameters: bool = False,
-        leave_out: bool = False,
+        must_skip: bool = False,
         alone: bool = True,
     ) -> None:
         """Measure the gradients the optimizer is about to use, decide, and arm the skip.
 
-        ``leave_out`` skips the step whatever they are; ``alone`` says that there is one rank.
+        ``must_skip`` skips the step whatever they are; ``alone`` says that there is one rank.
         """
-        if self.skip.armed:
+        if self.skip.pending:
             self.skip.settle(optimizer, None)
         record.layers = len(self.layers)
         grads = self.presence.learn(list(map(grad_of, parameters)))
@@ -103,7 +103,7 @@ class OptimizerGuard:
             self._learn(parameters)
         whole = self.whole
         if not grads and whole is None:
-            if leave_out and not self.detect_only:
+            if must_skip and not self.detect_only:
                 self.skip.hide(optimizer)
             self.note_losses(record, losses)
             return
@@ -133,8 +133,8 @@ class OptimizerGuard:
             if not grads and reading.total == 0:
                 return
             # Who decides is asked only where it matters.
-            record.told_to = leave_out
-            record.losses_decide = leave_out or (record.loss_bad and losses_decide())
+            record.skip_ordered = must_skip
+            record.losses_decide = must_skip or (record.loss_bad and losses_decide())
             self._look_on_host(optimizer, record, scale, looked_at)
             factor = record.row["scale"] if _still_scaled(optimizer) else 1.0
             if factor != 1.0 and record.reading is not None:
@@ -154,15 +154,15 @@ class OptimizerGuard:
         else:
             record.losses_decide = losses_decide()
             measured = early.on_device if early is not None else None
-            meter = self._meters.of(device)
+            norm_meter = self._norm_meters.of(device)
             buffers: list[Tensor] = []
             at_once = measured is None and not looked_at and whole is None
             if self.buffers.known and at_once:
                 which, tensors = self.buffers.to_measure(device)
-                if tensors and meter.can_take(tensors, grads[0].dtype):
+                if tensors and norm_meter.can_take(tensors, grads[0].dtype):
                     record.buffers, buffers = which, tensors
             extras = self._extras(record, looked_at, device)
-            scaler = self.told(optimizer, record, scale)
+            scaler = self.reported(optimizer, record, scale)
             unscaled = scale if record.still_scaled else None
             asked = self.outliers.question(
                 device,
@@ -172,7 +172,7 @@ class OptimizerGuard:
                 scale=unscaled,
             )
             if measured is None and whole is None:
-                measured = meter.measure(
+                measured = norm_meter.measure(
                     grads,
                     losses.on_device(device),
                     loss_decides=record.losses_decide,
@@ -185,14 +185,14 @@ class OptimizerGuard:
                 if whole is not None:
                     if measured is None and grads:
                         loss = losses.on_device(device)
-                        measured = meter.measure(grads, loss, loss_decides=False, extras=None)
+                        measured = norm_meter.measure(grads, loss, loss_decides=False, extras=None)
                     refuses = bool(self.detect_only)
-                    measured = whole.on_device(meter, measured, positions, refuses=refuses)
+                    measured = whole.on_device(norm_meter, measured, positions, refuses=refuses)
                 assert measured is not None
                 if asked is not None:
-                    meter.judge(measured, asked)
+                    norm_meter.judge(measured, asked)
                 if scaler is not None:
-                    extras = [*meter.apart(*scaler), *extras]
+                    extras = [*norm_meter.apart(*scaler), *extras]
                 if extras and isinstance(measured.row, Tensor):
                     measured.row = torch.cat([measured.row, *extras])
             record.measured = measured
@@ -200,18 +200,18 @@ class OptimizerGuard:
                 self.outliers.clip_on_device(
                     measured, grads, unscaled, clipped=early is not None, parts=parts
                 )
-            if leave_out:
-                record.told_to = True
+            if must_skip:
+                record.skip_ordered = True
                 measured.flag.fill_(1.0)
-                if measured.armed is not None:
-                    measured.armed.fill_(1.0)
+                if measured.pending is not None:
+                    measured.pending.fill_(1.0)
             measured.hold()
             self._arm_on_device(optimizer, record, measured, grads, device)
 
     def _learn(self, parameters: Sequence[Tensor]) -> None:
         """Another list of parameters: ask whether ranks share them, in the first step with them."""
         self._learnt = len(parameters), None
-        whole, why = WholeNorms.of(parameters, f"{self.index} {self.cls}")
+        whole, why = ShardedNorms.of(parameters, f"{self.index} {self.cls}")
         self._learnt = len(parameters), whole
         if why:
             self.only_detect(why)
@@ -247,12 +247,12 @@ class OptimizerGuard:
         self.how = DETECT if self.detect_only else HIDDEN if own else NOT_CALLED
         if not (record.late or self.detect_only):
             self._form.on_host(optimizer, grads)
-        if (record.bad or record.wild) and may_skip:
+        if (record.bad or record.extreme) and may_skip:
             self.skip.hide(optimizer)
             record.acted = True
             record.row["skipped"] = 1.0
 
-    def told(
+    def reported(
         self, optimizer: Optimizer, record: StepRecord, scale: Tensor | None
     ) -> tuple[Tensor, Tensor | None] | None:
         """Scale of a GradScaler and what it has found, for the row; None without one."""
@@ -299,21 +299,21 @@ class OptimizerGuard:
         self.skip.on_device(
             *(optimizer, measured.flag, self.presence.positions, device),
             fused=fused,
-            united=measured.armed,
+            united=measured.pending,
         )
 
     # ------------------------------------------------------------------ for the fast path
 
-    def meter(self, device: torch.device) -> Meter:
+    def norm_meter(self, device: torch.device) -> NormMeter:
         """What measures its gradients there."""
-        return self._meters.of(device)
+        return self._norm_meters.of(device)
 
     @property
     def has_buffers(self) -> bool:
         """Whether there are buffers to be looked at in every step."""
         return bool(self.buffers.known)
 
-    def told_by_scaler(self, optimizer: Optimizer, scale: Tensor) -> tuple[float, float] | None:
+    def reported_by_scaler(self, optimizer: Optimizer, scale: Tensor) -> tuple[float, float] | None:
         """Scale, and whether the scaler skips; None while gradients still carry the scale."""
         if _still_scaled(optimizer):
             return None
@@ -333,8 +333,8 @@ class OptimizerGuard:
     def arrived(self, record: StepRecord) -> None:
         """The device row is on the host: undo the host counters of a skipped step."""
         self._note_refused(record)
-        if record.left_out and record.moved:
-            Snapshot.take_back(record.moved)
+        if record.skipped and record.moved:
+            StepSnapshot.take_back(record.moved)
         record.moved = ()
 
     def measure_late(

@@ -18,12 +18,12 @@ from ..config import Settings
 from ..policy import Policy
 from ..probes.baseline import APART, NORM, Baseline
 from ..probes.comparable import Comparability
-from ..probes.device_baseline import Question, Terms, fresh_state, learn_anew
+from ..probes.device_baseline import JudgedStep, Terms, fresh_state, learn_anew
 from ..probes.gradients import DeviceReading
 from ..probes.step_record import StepRecord
 
 # After an explosion norms are clipped until this many steps have been ordinary.
-_CALM = 100
+_ORDINARY_STEPS = 100
 
 
 class Outliers:
@@ -46,8 +46,8 @@ class Outliers:
         self._warmup = settings.spike.warmup
         self.baseline = Baseline(self._warmup)
         self._state: Tensor | None = None
-        self._question: tuple[tuple[bool, ...], Question | None] = (), None
-        self._calm = _CALM
+        self._question: tuple[tuple[bool, ...], JudgedStep | None] = (), None
+        self._ordinary_steps = _ORDINARY_STEPS
         self._alone = True
         self.agreed_to_clip = False
         """Whether several ranks have agreed to clip because of an explosion."""
@@ -55,13 +55,13 @@ class Outliers:
     @property
     def exploding(self) -> bool:
         """Whether an explosion was not long ago."""
-        return self._calm < _CALM
+        return self._ordinary_steps < _ORDINARY_STEPS
 
     @property
     def clipping(self) -> bool:
         """Whether norms are being clipped by themselves because of an explosion."""
         # A device tells each rank at another time: all must begin with the same step.
-        return self._calm < _CALM if self._alone else self.agreed_to_clip
+        return self._ordinary_steps < _ORDINARY_STEPS if self._alone else self.agreed_to_clip
 
     @property
     def _skips(self) -> bool:
@@ -117,7 +117,7 @@ class Outliers:
                 may_skip=self._skips and may_skip,
             )
             record.see_baseline(bits, *self.baseline.numbers)
-        if record.wild:
+        if record.extreme:
             return
         factor = 1.0
         # What norm the user's clipping has left of a whole gradient nobody knows here.
@@ -148,7 +148,7 @@ class Outliers:
         clipped: bool,
         may_skip: bool,
         scale: Tensor | None,
-    ) -> Question | None:
+    ) -> JudgedStep | None:
         """Device computation for this step; None when nothing is to be judged."""
         self._alone = alone
         if not self.detect and not self._sized:
@@ -159,7 +159,7 @@ class Outliers:
         comparable = self._comparability
         trusted = self._always or (comparable.may_skip if alone else comparable.agreed)
         may = self._skip and trusted and may_skip and self.detect
-        clipping = self._calm < _CALM if alone else self.agreed_to_clip
+        clipping = self._ordinary_steps < _ORDINARY_STEPS if alone else self.agreed_to_clip
         about = alone, clipped, may, self._asked.adaptive or clipping
         # Asked in every step, mostly with the same words.
         last, question = self._question
@@ -174,7 +174,7 @@ class Outliers:
                 adaptive=about[3],
                 clip=math.inf if norm is None else norm,
             )
-            question = Question(self._state, terms, scale)
+            question = JudgedStep(self._state, terms, scale)
             self._question = about, question
         return question
 
@@ -253,22 +253,24 @@ class Outliers:
         was = self.exploding
         if record.outlier:
             self._comparability.outlier(record.step)
-        if record.wild and self._clip:
-            self._calm = 0
-        elif record.outlier & NORM and self._calm > APART:
-            self._calm = _CALM  # such norms are normal in this run: do not clip them
+        if record.extreme and self._clip:
+            self._ordinary_steps = 0
+        elif record.outlier & NORM and self._ordinary_steps > APART:
+            self._ordinary_steps = (
+                _ORDINARY_STEPS  # such norms are normal in this run: do not clip them
+            )
         elif was:
-            self._calm += 1
+            self._ordinary_steps += 1
         return was != self.exploding
 
     def state(self) -> dict[str, Any]:
         """All that its next decisions depend on, as plain data and a tensor of its own."""
-        known = {"calm": self._calm, "baseline": self.baseline.state()}
+        known = {"calm": self._ordinary_steps, "baseline": self.baseline.state()}
         return known if self._state is None else {**known, "device": self._state.clone()}
 
     def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
         """Go on from what ``state`` gave, with gradients on this device."""
-        self._calm = state["calm"]
+        self._ordinary_steps = state["calm"]
         self.baseline.restore(state["baseline"])
         if "device" in state:
             self._state = state["device"].to(device)

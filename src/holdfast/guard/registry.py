@@ -13,7 +13,7 @@ from ..actions.restore_buffers import BufferKeeper
 from ..config import Settings
 from ..policy import Policy
 from ..probes.comparable import Comparability
-from ..probes.gradients import Meters
+from ..probes.gradients import NormMeters
 from ..probes.model_state import buffers_of, layer_names, live_modules, roots_of
 from .clip_order import ClipOrder
 from .optimizer_guard import OptimizerGuard, parameters_of
@@ -26,7 +26,7 @@ class OptimizerRegistry:
     def __init__(self, settings: Settings, policy: Policy) -> None:
         self.comparability = Comparability()
         self.buffers = BufferKeeper()
-        self.meters = Meters()
+        self.norm_meters = NormMeters()
         """Measure what a script clips, of whichever optimizer."""
         self.clip_order = ClipOrder(lambda: map(parameters_of, self.guards))
         self._settings, self._policy = settings, policy
@@ -56,7 +56,7 @@ class OptimizerRegistry:
                 type(optimizer).__name__,
                 self._settings.guard,
                 self.buffers,
-                Meters(),  # which know the layout of its gradients
+                NormMeters(),  # which know the layout of its gradients
                 Outliers(self._settings, self._policy, self.comparability),
             )
             self._count += 1

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..actions.restore_buffers import BufferKeeper, SteadyBuffers
-from ..probes.gradients import DeviceReading, Meters
+from ..probes.gradients import DeviceReading, NormMeters
 from ..probes.step_record import StepRecord
 
 
@@ -15,13 +15,13 @@ class StepBuffers:
 
     Args:
         keeper: has them and their copies.
-        meters: measure on a device.
+        norm_meters: measure on a device.
         restores: whether buffers are restored at all.
     """
 
-    def __init__(self, keeper: BufferKeeper, meters: Meters, *, restores: bool) -> None:
+    def __init__(self, keeper: BufferKeeper, norm_meters: NormMeters, *, restores: bool) -> None:
         self.known = keeper.buffers
-        self._keeper, self._meters, self._restores = keeper, meters, restores
+        self._keeper, self._norm_meters, self._restores = keeper, norm_meters, restores
 
     @property
     def names(self) -> list[str]:
@@ -78,7 +78,7 @@ class StepBuffers:
             return
         if record.measured is not None:
             self._settle_on_device(record, record.measured)
-        elif record.left_out:
+        elif record.skipped:
             self._keeper.restore()
         else:
             if record.buffers and acts:
@@ -99,23 +99,23 @@ class StepBuffers:
             return
         _, largest = self._keeper.largest(device)
         if largest is not None:
-            meter = self._meters.of(device)
-            ruined = meter.flag()
-            meter.raise_flag(ruined, largest)
+            norm_meter = self._norm_meters.of(device)
+            ruined = norm_meter.flag()
+            norm_meter.raise_flag(ruined, largest)
             self._keeper.restore_where(ruined)
 
     def _settle_on_device(self, record: StepRecord, measured: DeviceReading) -> None:
         """As the flags of the device say."""
-        if measured.spoilt is not None:
-            self._keeper.settle((measured.flag, measured.spoilt), act=record.acted)
+        if measured.bad_buffers is not None:
+            self._keeper.settle((measured.flag, measured.bad_buffers), act=record.acted)
         elif record.buffers and isinstance(measured.row, Tensor):
             # A buffer or a gradient is non-finite: then nothing is copied.
-            spoilt = torch.zeros_like(measured.flag)
+            bad_buffers = torch.zeros_like(measured.flag)
             start = measured.end + (2 if record.scaled else 0)
             values = measured.row[start : start + len(record.buffers)]
-            self._meters.of(measured.row.device).raise_flag(spoilt, values)
-            self._keeper.settle((measured.flag, spoilt), act=record.acted)
+            self._norm_meters.of(measured.row.device).raise_flag(bad_buffers, values)
+            self._keeper.settle((measured.flag, bad_buffers), act=record.acted)
         elif self._keeper.moves_only_on(measured.flag.device):
             # Counters and the like, in which nothing can be non-finite.
-            spoilt = self._meters.of(measured.flag.device).flag()
-            self._keeper.settle((measured.flag, spoilt), act=record.acted)
+            bad_buffers = self._norm_meters.of(measured.flag.device).flag()
+            self._keeper.settle((measured.flag, bad_buffers), act=record.acted)

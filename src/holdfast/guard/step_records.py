@@ -27,7 +27,7 @@ class StepRecords(EnginePart):
         super().__init__(state)
         self._replays = state.settings.guard.replay
         self._training, self._writer, self._recovery = state.training, state.writer, state.recovery
-        self._feed, self._window = state.feed, state.window
+        self._batch_source, self._window = state.batch_source, state.window
         self._investigation, self._watchers = state.investigation, state.watchers
 
     def begin(self, optimizer: Optimizer, guard: OptimizerGuard) -> StepRecord:
@@ -51,10 +51,10 @@ class StepRecords(EnginePart):
             record.timed = self.phases.take()
         else:
             row.update(self.phases.take_host())
-        training, ledger, fed = self._training, self._feed.ledger, False
-        if ledger is not None:
-            fed = bool(ledger.fresh)
-            record.batches = ledger.step()
+        training, loader_batches, fed = self._training, self._batch_source.loader_batches, False
+        if loader_batches is not None:
+            fed = bool(loader_batches.fresh)
+            record.batches = loader_batches.step()
         if training.memory.lost:  # before the contents of the batches are let go
             attempt(self, "memory", self._lost, record)
         followed = self._training.followed
@@ -71,7 +71,7 @@ class StepRecords(EnginePart):
         window.previous, window.losses = losses, Losses(read=window.read)
         if window.early is not None:
             window.drop_early(self._writer)
-        self._feed.rng = None
+        self._batch_source.rng = None
         watchers = self._watchers
         watchers.swallowed.batches = 0
         self._writer.close_step(guard, record, losses)
@@ -82,26 +82,30 @@ class StepRecords(EnginePart):
         if not self._investigation.idle:
             attempt(self, "investigation", self._investigation.step_ends)
         # A step of a fast path was not awaited.
-        if not (record.planned or record.usual) and self._recovery.awaits_step:
+        if not (record.planned or record.is_ordinary) and self._recovery.awaits_step:
             attempt(self, "recovery", self._recovery.after_step, guard, record)
         if training.memory.split.news:
             attempt(self, "memory", training.memory.tell, record.step)
         # In the midst of an iteration a graph may wait for the weights it was made with.
-        read = ledger is not None and (fed or not ledger.spent)
+        read = loader_batches is not None and (fed or not loader_batches.spent)
         between = not read and not training.yet_to_step
         if between and self._recovery.due(training.iteration):
             attempt(self, "recovery", self._recovery.boundary, training.iteration, False)
 
     def _tell_losses(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
-        told = self._training.followed.step_ends(guard.index, record, losses)
-        if told is not None:
-            self._training.record_at(record.step, told)
+        reported = self._training.followed.step_ends(guard.index, record, losses)
+        if reported is not None:
+            self._training.record_at(record.step, reported)
 
     def _lost(self, record: StepRecord) -> None:
         """A step whose backward ran out of memory is over: its batches are handed out again."""
-        ledger = self._feed.ledger
+        loader_batches = self._batch_source.loader_batches
         # Where another optimizer steps on the same batch, or the loop has fetched ahead of it, the
         # step is skipped and no more.
-        again = ledger is not None and not ledger.ahead and len(self._training.registry) == 1
+        again = (
+            loader_batches is not None
+            and not loader_batches.ahead
+            and len(self._training.registry) == 1
+        )
         source = self._investigation.source if again and self._replays else None
         self._training.memory.step_ends(record.step, record.batches, source)

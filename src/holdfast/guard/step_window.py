@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
-from .early_norms import EarlyNorms
+from .norms_before_clip import NormsBeforeClip
 from .registry import OptimizerRegistry
 from .step_writer import StepWriter
 
@@ -22,7 +22,7 @@ class StepWindow:
         """Those since the last step."""
         self.previous = self.losses
         """Those of the last step."""
-        self.early: EarlyNorms | None = None
+        self.early: NormsBeforeClip | None = None
         """Norms from before the script clipped its gradients."""
         self.read = read
         self._registry = registry

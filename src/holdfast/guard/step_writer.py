@@ -15,11 +15,11 @@ from ..actions.scaler_policy import ScalerPolicy
 from ..config import Settings
 from ..diagnosis.origins import parts_of
 from ..probes import learning_rate
-from ..probes.cost_budget import LEAN, Budget
+from ..probes.cost_budget import LEAN, CostBudget
 from ..probes.host import Host
 from ..probes.loss import Losses
 from ..probes.memory import Memory
-from ..probes.norm_rows import Landing
+from ..probes.norm_rows import PinnedRow
 from ..probes.ranks import ranks
 from ..probes.readback import Readback
 from ..probes.replicas import parallel_facts
@@ -27,7 +27,7 @@ from ..probes.step_record import BLANK, StepRecord
 from ..probes.updates import Before
 from ..records.run import Dropped, End
 from ..records.steps import ScalerChange
-from ..run import Table
+from ..run import RowTable
 from .grad_scaler import ScalerInUse, why_lower
 from .kernel_cost import KernelCost
 from .layer_norms import LayerNorms
@@ -60,7 +60,7 @@ class StepWriter:
         """The row that was written last."""
         self.listeners: list[Callable[[int, Mapping[str, float]], None]] = []
         """Handed every step and its row as it is written."""
-        self.budget = Budget(settings.guard.budget)
+        self.budget = CostBudget(settings.guard.budget)
         self.kernel_cost = KernelCost()
         asked: ScalerPolicy | None = None
         if settings.scaler.policy:
@@ -76,8 +76,8 @@ class StepWriter:
         self._memory = Memory()
         # By optimizer: tables with a column for each layer.
         self._norms: dict[int, LayerNorms] = {}
-        self._updates: dict[int, Table] = {}
-        self._checksums: dict[int, Table] = {}
+        self._updates: dict[int, RowTable] = {}
+        self._checksums: dict[int, RowTable] = {}
         self.stepped: set[int] = set()
         """The optimizers that have stepped in this iteration."""
         self._passes: list[tuple[float, float]] = []
@@ -175,7 +175,7 @@ class StepWriter:
 
     def close_step(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
         """A step is over: write its row now, or when its numbers have arrived."""
-        if record.usual:
+        if record.is_ordinary:
             if self.training.followed.scaled:
                 self.training.followed.scale(record)
             self.put(guard, [record])
@@ -199,18 +199,18 @@ class StepWriter:
             self.readback.poll()
             if scaling is not None and why_lower(record):
                 scaling.explosion()
-            elif scaling is not None and losses.values and not record.told_to:
+            elif scaling is not None and losses.values and not record.skip_ordered:
                 # The scaler skipped the step by itself, and the loss is on the device.
                 scaling.explosion(loss=losses.on_device(losses.values[0].device))
             self._write(guard, record)
             return
-        if scaling is not None and record.scaled and not record.told_to:
+        if scaling is not None and record.scaled and not record.skip_ordered:
             outlier = None if measured.factor is None else measured.factor[1]
             loss = losses.on_device(measured.flag.device)
             if outlier is not None or loss is not None:
                 scaling.explosion(outlier, loss)
         readback, then = self.readback, functools.partial(self.arrived, guard, record)
-        if isinstance(measured.row, Landing):
+        if isinstance(measured.row, PinnedRow):
             readback.flying.append((measured.row, then))
         else:
             readback.send(measured.row, then)
@@ -219,9 +219,9 @@ class StepWriter:
         if len(readback.flying) >= self.budget.together and not waits:
             readback.poll()
 
-    def discard(self, row: Tensor | Landing) -> None:
+    def discard(self, row: Tensor | PinnedRow) -> None:
         """Nobody wants these numbers; the room they arrive in is used again."""
-        if isinstance(row, Landing):
+        if isinstance(row, PinnedRow):
             self.readback.send(row, lambda values: None)
 
     def arrived(self, guard: OptimizerGuard, record: StepRecord, values: np.ndarray | None) -> None:
@@ -245,7 +245,7 @@ class StepWriter:
         if self.training.followed.scaled:
             self.training.followed.scale(record)
         # One that was only looked at again has nothing that is out of order.
-        again = record.told_to and not (row["loss_bad"] > 0 or row["grad_bad"] > 0)
+        again = record.skip_ordered and not (row["loss_bad"] > 0 or row["grad_bad"] > 0)
         if row["skipped"] and not again:
             self.skipped += 1
         scaling = self.scaler.policy

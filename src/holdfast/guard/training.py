@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..config import QuarantineSettings
-from ..diagnosis.nonfinite.provenance import Scene, addresses
+from ..diagnosis.nonfinite.provenance import StepContext, addresses
 from ..diagnosis.origins import Origins
-from ..probes.batches import Batch, LoaderLedger
+from ..probes.batches import Batch, LoaderBatches
 from ..probes.comparable import Comparability
 from ..probes.host_norms import plain, read_on_host
 from ..probes.model_state import clean
@@ -30,9 +30,9 @@ from ..records import Kind
 from ..records.columns import COLUMNS
 from ..records.nonfinite import Cause
 from ..records.ranks import PassEnds
-from ..records.run import HoldfastError, NotCovered, PolicyRules, Start
-from ..recovery.out_of_memory import OutOfMemory
-from ..run import Recorder, Table
+from ..records.run import NotCovered, PartFailed, PolicyRules, Start
+from ..recovery.out_of_memory import OutOfMemoryRecovery
+from ..run import Recorder, RowTable
 from .bad_batches import BadBatches
 from .followed_losses import FollowedLosses
 from .optimizer_guard import OptimizerGuard, parameters_of
@@ -68,13 +68,13 @@ class GuardedTraining:
         """The optimizers that have not stepped in this iteration, and did in the last one."""
         self.registry = registry
         self.bad_batches = BadBatches(quarantine)
-        self.memory = OutOfMemory(self, on=split)
+        self.memory = OutOfMemoryRecovery(self, on=split)
         self.origins = Origins()
         self.followed = FollowedLosses()
         self.uneven = False
         """Whether other ranks may take more steps than this one, or fewer."""
         self.recorder: Recorder | None = None
-        self.steps: Table | None = None
+        self.steps: RowTable | None = None
         """The table of steps, once it is open."""
         self._open_recorder = open_recorder
         self._policy = policy
@@ -156,15 +156,15 @@ class GuardedTraining:
         if at is not None:
             text += f" ({os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno})"
         try:
-            self.record_at(self.iteration, HoldfastError(where=where, error=text))
+            self.record_at(self.iteration, PartFailed(where=where, error=text))
         except Exception:
             self._dead = True
 
-    def pass_ends(self, ledger: LoaderLedger) -> None:
+    def pass_ends(self, loader_batches: LoaderBatches) -> None:
         """A pass over the training data ended; of the first ones it is compared between ranks."""
-        if ledger.used and self._passes < _PASSES:
+        if loader_batches.used and self._passes < _PASSES:
             self._passes += 1
-            drawn = ledger.used[-1].indices
+            drawn = loader_batches.used[-1].indices
             samples = None if drawn is None else len(drawn)
             self.record(PassEnds(number=self._passes, samples=samples))
 
@@ -202,13 +202,15 @@ class GuardedTraining:
         grads = [p.grad for p in self.parameters() if p.grad is not None and p.is_cpu]
         return bool(grads) and bool(read_on_host(plain(grads)).bad)
 
-    def scene(self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None) -> Scene:
+    def step_context(
+        self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None
+    ) -> StepContext:
         """Inputs of an investigation of a bad step."""
         named: list[tuple[str, Tensor]] = []
         for optimizer, layers in self.optimizers():
             named += zip(layers, parameters_of(optimizer), strict=False)
         roots = self.models()
-        return Scene(
+        return StepContext(
             modules={
                 id(module): clean(path) or type(root).__name__
                 for root in reversed(roots)

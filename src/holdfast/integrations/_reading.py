@@ -26,7 +26,7 @@ from ..records.trainer import (
     Validated,
 )
 from ..redaction import redact_command, redact_text
-from ..report.rescue_words import rescue_of
+from ..report.action_words import rescue_of
 from ..run import Rows, Run
 from ..types import Event, Finding, place_words
 from .base import About, Note, Point
@@ -43,7 +43,7 @@ _ROUTINE = {CheckpointResult.kind, SnapshotTotals.kind}
 _LONGEST = 500
 
 
-class Windows:
+class RowWindows:
     """Rows of the first optimizer, averaged over so many steps each.
 
     The borders follow from the step alone, so that another call makes the same points.

@@ -57,8 +57,10 @@ class JsonLinesSink:
             self._lines.append(b"".join(map(line, rows)))
             self._own["metrics"] = self._lines.size
         if notes:
-            told = [{"step": n.step, "time": n.time, "kind": n.kind, "text": n.text} for n in notes]
-            self._notes.append(b"".join(map(line, told)))
+            reported = [
+                {"step": n.step, "time": n.time, "kind": n.kind, "text": n.text} for n in notes
+            ]
+            self._notes.append(b"".join(map(line, reported)))
             self._own["notes"] = self._notes.size
         if {key for row in rows for key in row} <= set(self._columns):
             path = self._folder / "metrics.csv"

@@ -65,7 +65,7 @@ class MlflowSink:
         self._own: dict[str, Any] = {}
         self._client: Any = None
         self._about: About | None = None
-        self._told = self._listening = False
+        self._reported = self._listening = False
 
     @property
     def waiting(self) -> bool:
@@ -94,8 +94,10 @@ class MlflowSink:
         records: list[Record] = [
             {"metrics": metrics[i : i + _METRICS]} for i in range(0, len(metrics), _METRICS)
         ]
-        told = {f"holdfast.last_{note.kind}": f"step {note.step}: {note.text}" for note in notes}
-        self._deliver([*records, *([{"tags": told}] if told else [])])
+        reported = {
+            f"holdfast.last_{note.kind}": f"step {note.step}: {note.text}" for note in notes
+        }
+        self._deliver([*records, *([{"tags": reported}] if reported else [])])
 
     def end(self, ending: Ending) -> None:
         """Tags, files, and the status."""
@@ -128,8 +130,8 @@ class MlflowSink:
         temporary = self._spill.with_suffix(".tmp")
         temporary.write_bytes(b"".join(map(line, records)))
         os.replace(temporary, self._spill)
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             reason = " ".join(str(error).split())[:200]
             self._say(f"MLflow at {self.target} does not answer ({reason}); it is tried again")
 

@@ -33,7 +33,7 @@ from ..run.jsonl import read_object
 from ..types import Event
 from ._reading import (
     SETTINGS_FILE,
-    Windows,
+    RowWindows,
     about_run,
     finding_note,
     note_of,
@@ -67,7 +67,7 @@ class Tracker:
         self._lanes: dict[str, _Lane] = {}
         self._points: list[Point] = []
         self._notes: list[Note] = []
-        self._begun = False
+        self._started = False
 
     def poll(self) -> int:
         """Hand over what is new in the files of a run that goes on; the number of points."""
@@ -77,7 +77,7 @@ class Tracker:
         """Hand over everything that is left, also of a run that was killed, and how it ended."""
         count = self._hand_over(ended=True)
         left = self._at.lanes and (not self._at.ended or self.sink.waiting)
-        if self._begun or left:
+        if self._started or left:
             self._begin()
             self.sink.end(self._ending())
             self._at.ended = True
@@ -97,8 +97,8 @@ class Tracker:
                 trained = trained or len(found.steps) > 0
                 self._points += lane.points(found, partial=ended)
                 self._notes += self._findings(found)
-                told = map(note_of, found.events)
-                self._notes += [note for note in told if note is not None]
+                reported = map(note_of, found.events)
+                self._notes += [note for note in reported if note is not None]
         # A script that does not train leaves no folder, and nothing in a tracker.
         if not trained or (self._at.lanes and not self._points and not self._notes):
             return 0
@@ -117,9 +117,9 @@ class Tracker:
         return self._lanes[name]
 
     def _begin(self) -> None:
-        if self._begun:
+        if self._started:
             return
-        self._begun, self._at.ended = True, False
+        self._started, self._at.ended = True, False
         events = self._events()
         times = [event.time for event in events if event.kind == "start"]
         about = about_run(
@@ -149,10 +149,10 @@ class Tracker:
         run = self._run = Run.open(self._run.path)
         summary = summarize(run)
         ends = ((event.time, TrainingEnded.of(event)) for event in self._events())
-        told = [(time, ended.why) for time, ended in ends if ended is not None]
+        reported = [(time, ended.why) for time, ended in ends if ended is not None]
         word, reason = summary.outcome, summary.ending.line
-        if word == "finished" and told:
-            _, reason = max(told, key=lambda one: one[0])
+        if word == "finished" and reported:
+            _, reason = max(reported, key=lambda one: one[0])
         if word in ("running", "unfinished"):
             word, reason = "killed", "killed: the training process is gone and left no word"
         tags = {
@@ -182,7 +182,7 @@ class _Lane:
         self._tail: Tail = reader.tail()
         self._passed = 0  # events that the tail has given
         self.at = {"step": -1, "events": 0, "epoch": 0, "skipped": 0} | at
-        self._windows = Windows(every, self.at["step"], self.at["skipped"])
+        self._windows = RowWindows(every, self.at["step"], self.at["skipped"])
         self.last = 0.0
 
     def read(self, *, ended: bool) -> LaneData:

@@ -36,7 +36,7 @@ _EXEC = b"'''exec' "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ScriptCommand:
     """What follows ``holdfast run``."""
 
     words: tuple[str, ...]
@@ -74,7 +74,7 @@ class Command:
         )
 
 
-def read_command(words: Sequence[str]) -> Command:
+def read_command(words: Sequence[str]) -> ScriptCommand:
     """Read a command line.
 
     Raises:
@@ -134,21 +134,21 @@ def read_shebang(path: Path) -> list[str]:
     return [word for word in words if word not in ("$0", "$@")]
 
 
-def _ours(words: Sequence[str]) -> Command:
+def _ours(words: Sequence[str]) -> ScriptCommand:
     """A script, a module, code or standard input: for the python that holdfast runs in."""
     call = PythonCall.read(words)
     argv = (sys.executable, *inherited_options(sys.orig_argv), *words)
-    return Command(words=tuple(words), argv=argv, name=call.name, call=call)
+    return ScriptCommand(words=tuple(words), argv=argv, name=call.name, call=call)
 
 
-def _python(words: Sequence[str]) -> Command:
+def _python(words: Sequence[str]) -> ScriptCommand:
     call = PythonCall.read(words[1:])
-    return Command(
+    return ScriptCommand(
         words=tuple(words), argv=tuple(words), name=call.name, call=call, interpreter=words[0]
     )
 
 
-def _launcher(words: Sequence[str], name: str) -> Command:
+def _launcher(words: Sequence[str], name: str) -> ScriptCommand:
     verb = _VERBS.get(name, "")
     if verb and verb not in words[1:]:
         given = shlex.join(words[:2])
@@ -164,7 +164,7 @@ def _launcher(words: Sequence[str], name: str) -> Command:
     # The python of uv or poetry itself is not the one that trains.
     one = name in _ONE_PROCESS
     shebang = [] if one else read_shebang(Path(found))
-    return Command(
+    return ScriptCommand(
         words=tuple(words),
         argv=(program, *after),
         name=_inner_name(after) or name,
@@ -174,7 +174,7 @@ def _launcher(words: Sequence[str], name: str) -> Command:
     )
 
 
-def _executable(words: Sequence[str], path: str, shebang: Sequence[str]) -> Command:
+def _executable(words: Sequence[str], path: str, shebang: Sequence[str]) -> ScriptCommand:
     if not shebang or not is_python(shebang[0]):
         raise UsageError(_what_to_write(words, shebang))
     if os.sep in shebang[0] and not os.path.exists(shebang[0]):
@@ -184,7 +184,7 @@ def _executable(words: Sequence[str], path: str, shebang: Sequence[str]) -> Comm
         )
     program = path if os.sep in path else os.path.join(os.curdir, path)
     call = PythonCall.read([*shebang[1:], path])
-    return Command(
+    return ScriptCommand(
         words=tuple(words),
         argv=(program, *words[1:]),
         name=call.name,

@@ -33,9 +33,9 @@ from ..run import (
 )
 from ..run.durable import write_text
 from ..types import Event, Finding, Severity
+from .child_memory import ChildEnd, ChildMemory
 from .end_times import EndTimes
-from .heartbeat import BEFORE, Heartbeat, Pulse, Seen, Starting
-from .memory_gauge import Ended, MemoryGauge
+from .heartbeat import BEFORE, Heartbeat, LaneNews, RingProgress, Starting
 from .rank_watch import RankWatch
 
 
@@ -101,7 +101,7 @@ class Drain:
                 acts=any(rule.acts for rule in self._policy.rules),
             ),
         )
-        self._gauge = MemoryGauge()
+        self._memory = ChildMemory()
         self._ranks = RankWatch(run, self._detectors)
         self._ends = EndTimes()
         self._lanes: dict[str, _Lane] = {}
@@ -113,7 +113,7 @@ class Drain:
         rows = 0
         self._find_lanes()
         if self._heartbeat is not None:
-            self._feel(self._heartbeat)
+            self._check_progress(self._heartbeat)
         for lane in list(self._lanes.values()):
             self.pause()
             try:
@@ -134,19 +134,19 @@ class Drain:
                 self._drain(lane)
                 self._tell_death(lane, None)
 
-    def _tell_death(self, lane: _Lane, ended: Ended | None) -> None:
+    def _tell_death(self, lane: _Lane, ended: ChildEnd | None) -> None:
         lane.died = True
         pid = lane.ring.pid
-        self._note(lane, self._gauge.last_words(pid, ended, self._ends.of(pid)))
+        self._note(lane, self._memory.last_words(pid, ended, self._ends.of(pid)))
 
     def _compare_ranks(self, *, now: bool = False) -> None:
         """Compare the ranks, if the first one that is left is ours and there are others."""
         if self._heartbeat is None or not (now or self._ranks.due):
             return
-        mine = {rank_of(name) for name in self._lanes}
+        own = {rank_of(name) for name in self._lanes}
         others = {rank_of(name) for name, ring in self._foreign.items() if _alive(ring)}
         known = {rank_of(name) for name in (*self._lanes, *self._foreign)}
-        if len(known) < 2 or not mine or min(mine) > min(others, default=min(mine)):
+        if len(known) < 2 or not own or min(own) > min(others, default=min(own)):
             return
         self._live.show(self._ranks.look(now=now))
         found = {finding.code: finding for finding in self._ranks.findings}
@@ -155,11 +155,11 @@ class Drain:
             through = "RNK005" in found or hang.evidence.get("gone")
             self.abandoned = hang if through else self.abandoned
 
-    def _feel(self, heartbeat: Heartbeat) -> None:
+    def _check_progress(self, heartbeat: Heartbeat) -> None:
         """Whether the run goes on; before new rows are judged, to which it belongs."""
         # One that has closed its ring may have gone on since the last tick; a killed one has not.
         lanes = {n: o for n, o in self._lanes.items() if o.ring.closed or _alive(o.ring)}
-        rings: dict[str, Pulse] = {name: lane.ring for name, lane in lanes.items()}
+        rings: dict[str, RingProgress] = {name: lane.ring for name, lane in lanes.items()}
         stepped = {name: lane.judge.newest_step >= 0 for name, lane in lanes.items()}
         if not self._lanes and self.child:
             rings[BEFORE], stepped[BEFORE] = Starting(self.child), False
@@ -177,7 +177,7 @@ class Drain:
         if any(isinstance(seen.record, NoProgress) for seen in found):
             self._compare_ranks(now=True)
 
-    def _tell_start(self, seen: Seen) -> None:
+    def _tell_start(self, seen: LaneNews) -> None:
         """The same of a script that could not open its lane: it is said, and not recorded."""
         if not isinstance(seen.record, NoProgress) or not seen.record.processes:
             return  # without torch nothing is known about it
@@ -187,7 +187,7 @@ class Drain:
         self._live.show(found)
         self.hung = next((f for f in found if f.severity is Severity.ERROR), self.hung)
 
-    def _tell_silence(self, lane: _Lane, seen: Seen) -> None:
+    def _tell_silence(self, lane: _Lane, seen: LaneNews) -> None:
         record = seen.record
         if seen.stacks:
             with contextlib.suppress(OSError):
@@ -205,7 +205,7 @@ class Drain:
 
     def _read_memory(self) -> None:
         try:
-            read = self._gauge.look(lane.ring.pid for lane in self._lanes.values())
+            read = self._memory.look(lane.ring.pid for lane in self._lanes.values())
         except (OSError, ValueError):  # a system that tells it in another way
             return
         for lane in list(self._lanes.values()) if read else ():
@@ -224,7 +224,7 @@ class Drain:
         """All findings of the lanes still open, worst first within a lane."""
         return [f for lane in self._lanes.values() for f in lane.judge.findings]
 
-    def close(self, ended: Ended | None = None) -> None:
+    def close(self, ended: ChildEnd | None = None) -> None:
         """End of training: drain completely and release the rings.
 
         ``ended`` says how the script ended, where it was a child of this process.

@@ -41,7 +41,7 @@ class Starting:
     progress: tuple[int, int] = (0, 0)
 
 
-class Pulse(Protocol):
+class RingProgress(Protocol):
     """What is looked at of the ring of one process."""
 
     @property
@@ -56,7 +56,7 @@ class Pulse(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class LaneNews:
     """What is to be told of a lane: that nothing goes on, or that it went on after all."""
 
     lane: str
@@ -86,7 +86,7 @@ class _Look:
 
 
 @dataclass(slots=True)
-class _Exam:
+class _Inspection:
     next: float
     looks: dict[str, list[_Look]] = field(default_factory=dict[str, list[_Look]])
 
@@ -110,17 +110,17 @@ class Heartbeat:
         self._gap = min(_GAP, after / 4)
         self._lanes: dict[str, _Lane] = {}
         self._last = clock()
-        self._exam: _Exam | None = None
+        self._inspection: _Inspection | None = None
         self._done = 0
-        self._told = False
+        self._reported = False
         self._others: dict[str, tuple[int, int]] = {}
 
     def look(
         self,
-        rings: Mapping[str, Pulse],
+        rings: Mapping[str, RingProgress],
         stepped: Mapping[str, bool],
-        others: Mapping[str, Pulse] | None = None,
-    ) -> list[Seen]:
+        others: Mapping[str, RingProgress] | None = None,
+    ) -> list[LaneNews]:
         """Called at every tick; returns what is to be told.
 
         Args:
@@ -140,10 +140,10 @@ class Heartbeat:
             for lane in self._lanes.values():
                 lane.silence = 0.0
         if beat:
-            told, self._told = self._told, False
-            self._exam, self._done = None, 0
+            reported, self._reported = self._reported, False
+            self._inspection, self._done = None, 0
             again = ProgressAgain(seconds=round(beat, 1))
-            return [Seen(lane=lane, record=again) for lane in rings if told]
+            return [LaneNews(lane=lane, record=again) for lane in rings if reported]
         silence = min(self._lanes[lane].silence for lane in rings)
         limit = max(self._limit(self._lanes[lane], stepped[lane]) for lane in rings)
         if self._done >= len(FURTHER) or silence < FURTHER[self._done] * limit:
@@ -151,7 +151,7 @@ class Heartbeat:
         return self._examine(rings, silence, limit)
 
     def _count(
-        self, rings: Mapping[str, Pulse], stepped: Mapping[str, bool], elapsed: float
+        self, rings: Mapping[str, RingProgress], stepped: Mapping[str, bool], elapsed: float
     ) -> float:
         """Count the silence of every lane; the length of the one that ends now, 0.0 for none."""
         ended = 0.0
@@ -176,23 +176,25 @@ class Heartbeat:
     def _limit(self, lane: _Lane, stepped: bool) -> float:
         return max(self._after * (1.0 if stepped else FIRST), LONGER * lane.longest)
 
-    def _examine(self, rings: Mapping[str, Pulse], silence: float, limit: float) -> list[Seen]:
+    def _examine(
+        self, rings: Mapping[str, RingProgress], silence: float, limit: float
+    ) -> list[LaneNews]:
         """Take the stacks a few times; the events once that is done."""
-        if self._exam is None:
-            self._exam = _Exam(silence)
-        if silence < self._exam.next:
+        if self._inspection is None:
+            self._inspection = _Inspection(silence)
+        if silence < self._inspection.next:
             return []
-        self._exam.next = silence + self._gap
+        self._inspection.next = silence + self._gap
         for name, ring in rings.items():
             pids = stacks.family(ring.pid)
             runnable = any(map(stacks.is_runnable, pids))
             found = [one for one in map(self._ask, pids) if one is not None]
             look = _Look(self._clock(), tuple(found), stacks.effort(pids), runnable)
-            self._exam.looks.setdefault(name, []).append(look)
-        if max(map(len, self._exam.looks.values())) < _LOOKS:
+            self._inspection.looks.setdefault(name, []).append(look)
+        if max(map(len, self._inspection.looks.values())) < _LOOKS:
             return []
-        seen, self._exam, self._done = self._exam.looks, None, self._done + 1
-        self._told |= any(looks[-1].processes for looks in seen.values())
+        seen, self._inspection, self._done = self._inspection.looks, None, self._done + 1
+        self._reported |= any(looks[-1].processes for looks in seen.values())
         return [
             self._seen(name, rings[name].pid, looks, silence, limit)
             for name, looks in seen.items()
@@ -201,12 +203,12 @@ class Heartbeat:
 
     def _seen(
         self, name: str, pid: int, looks: Sequence[_Look], silence: float, limit: float
-    ) -> Seen:
+    ) -> LaneNews:
         lane, last = self._lanes[name], looks[-1]
         main = last.processes[0] if last.processes else None
         seconds = max(1e-9, last.at - looks[0].at)
         cpu, moved = (b - a for a, b in zip(looks[0].effort, last.effort, strict=True))
-        worker = None if main is None else _worker(last.processes[1:], main.told.waits_for)
+        worker = None if main is None else _worker(last.processes[1:], main.reported.waits_for)
         record = NoProgress(
             **({} if main is None else vars(_place(main))),
             seconds=round(silence, 1),
@@ -226,7 +228,7 @@ class Heartbeat:
             stuck_worker=None if worker is None else _place(worker, worker.pid),
         )
         text = "\n\n".join(f"process {one.pid}\n{one.text}" for one in last.processes)
-        return Seen(lane=name, record=record, stacks=text)
+        return LaneNews(lane=name, record=record, stacks=text)
 
 
 def _lines(look: _Look, *, of_user: bool) -> tuple[tuple[Frame, ...], ...]:
@@ -240,19 +242,19 @@ def _lines(look: _Look, *, of_user: bool) -> tuple[tuple[Frame, ...], ...]:
 def _place(process: Stacks, pid: int | None = None) -> StandingProcess:
     """The line of the script at which a process stands, and what it calls and loads there."""
     line, inner = process.line, process.frames[0] if process.frames else None
-    told: dict[str, Any] = {"pid": pid, **process.told.measured()}
+    reported: dict[str, Any] = {"pid": pid, **process.reported.measured()}
     if line is not None:
-        told |= {"file": line.file, "line": line.line, "function": line.function}
-        told["excerpt"] = line.excerpt()
+        reported |= {"file": line.file, "line": line.line, "function": line.function}
+        reported["excerpt"] = line.excerpt()
     if inner is not None and inner is not line:
-        told["inside"] = f"{inner.function} ({inner.file}:{inner.line})"
-    return StandingProcess(**told)
+        reported["inside"] = f"{inner.function} ({inner.file}:{inner.line})"
+    return StandingProcess(**reported)
 
 
 def _worker(processes: Sequence[Stacks], number: int | None) -> Stacks | None:
     """The worker that is waited for: the one that says so, else the only one at a user's line."""
     for process in processes:
-        if number is not None and process.told.worker == number:
+        if number is not None and process.reported.worker == number:
             return process
-    busy = [one for one in processes if one.line is not None and not one.told.measured()]
+    busy = [one for one in processes if one.line is not None and not one.reported.measured()]
     return busy[0] if number is not None and len(busy) == 1 else None

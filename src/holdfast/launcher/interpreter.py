@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from ..boot import NEEDED, PYTHON
-from .command import Command
+from .command import ScriptCommand
 from .python_call import PythonCall
 
 # Runs on any Python, also one that is much too old for the rest of us.
@@ -29,7 +29,7 @@ except ImportError:
 _PATIENCE = 30.0
 
 
-def keeps_out(command: Command) -> tuple[str, str] | None:
+def keeps_out(command: ScriptCommand) -> tuple[str, str] | None:
     """Why a command runs unguarded and what to do about it; None where holdfast gets in.
 
     Where the interpreter is not known (uv, poetry), it says so itself once it imports torch.
@@ -80,7 +80,7 @@ def _asked(interpreter: str) -> tuple[str, str]:
     return "", ""
 
 
-def _use_ours(command: Command) -> str:
+def _use_ours(command: ScriptCommand) -> str:
     """How the command is written for our own python; empty where that could not train either.
 
     Mostly ``holdfast`` was called by its path, and the environment that has torch is its own.

@@ -39,7 +39,7 @@ class RankWatch:
         self._next = clock() + _FIRST
         self.findings: list[Finding] = []
         """Those of the last look."""
-        self._told: dict[object, str] = {}
+        self._reported: dict[object, str] = {}
 
     @property
     def due(self) -> bool:
@@ -59,8 +59,8 @@ class RankWatch:
             self.findings = []
         took = self._clock() - began
         self._next = self._clock() + max(_FIRST, _SHARE * took)
-        fresh = [f for f in self.findings if self._told.get(f.key) != _said(f)]
-        self._told |= {finding.key: _said(finding) for finding in fresh}
+        fresh = [f for f in self.findings if self._reported.get(f.key) != _said(f)]
+        self._reported |= {finding.key: _said(finding) for finding in fresh}
         return fresh
 
 

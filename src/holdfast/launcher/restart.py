@@ -34,7 +34,7 @@ _CODE = ("SyntaxError", "IndentationError", "TabError", "ImportError", "ModuleNo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blow:
+class Failure:
     """What ended a process."""
 
     what: str
@@ -52,7 +52,7 @@ class Blow:
     started: bool = True
     """Whether training had begun."""
 
-    def is_like(self, other: Blow) -> bool:
+    def is_like(self, other: Failure) -> bool:
         """Whether both have the same cause."""
         if (self.error, self.line) != (other.error, other.line):
             return False
@@ -76,7 +76,7 @@ class Restarts:
     ) -> None:
         self._run, self._ask = run, ask
         self._settings = settings
-        self._blows: list[Blow] = []
+        self._failures: list[Failure] = []
         self._began = time.time()
 
     def after(self, outcome: Outcome) -> Settings | None:
@@ -86,17 +86,20 @@ class Restarts:
         lanes = self._lanes()
         since = last_restart(self._run.meta)
         events = [event for lane in lanes for event in lane.events if event.time >= since]
-        blow = _blow(outcome, lanes, since)
-        why_not, answer = self._why_not(blow, outcome, events)
+        failure = _failure(outcome, lanes, since)
+        why_not, answer = self._why_not(failure, outcome, events)
         if why_not:
             say(f"holdfast: not started again: {why_not}")
             return None
-        self._blows.append(blow)
+        self._failures.append(failure)
         skip = self._batches_to_skip()
         if skip is None:
-            say(f"holdfast: not started again: it ended twice at step {blow.step}: {blow.what}")
+            say(
+                f"holdfast: not started again: it ended twice at step "
+                f"{failure.step}: {failure.what}"
+            )
             return None
-        self._record(blow, skip, answer)
+        self._record(failure, skip, answer)
         quarantine = dataclasses.replace(self._settings.quarantine, batches=skip)
         own = 0.0 if answer.accepted else self._began
         return dataclasses.replace(
@@ -109,68 +112,68 @@ class Restarts:
     def pause(self) -> float:
         """Seconds to wait before the process that is due: more while it comes no further."""
         in_vain, furthest = 0, -1
-        for blow in self._blows:
-            in_vain = 0 if blow.step > furthest else in_vain + 1
-            furthest = max(furthest, blow.step)
+        for failure in self._failures:
+            in_vain = 0 if failure.step > furthest else in_vain + 1
+            furthest = max(furthest, failure.step)
         return min(_MOST, _FIRST * 2**in_vain)
 
     def _why_not(
-        self, blow: Blow, outcome: Outcome, events: Sequence[Event]
+        self, failure: Failure, outcome: Outcome, events: Sequence[Event]
     ) -> tuple[str, Resumable]:
         answer = Resumable(accepted=False)
         times = self._settings.restart.times
-        if outcome.asked or blow.error == "KeyboardInterrupt":
+        if outcome.asked or failure.error == "KeyboardInterrupt":
             return f"it was asked to end ({outcome.asked or 'Ctrl-C'})", answer
         if any(event.kind == RunStopped.kind for event in events):
             return "the policy has stopped it", answer
-        if blow.error in _CODE:
-            return f"{blow.what} would happen again", answer
-        if not blow.started:
-            return f"no step was recorded before the end ({blow.what})", answer
-        if len(self._blows) >= times:
-            return f"{times} of {times} restarts were used; the last end: {blow.what}", answer
-        if self._blows and not events:
-            return f"the new process recorded nothing ({blow.what})", answer
+        if failure.error in _CODE:
+            return f"{failure.what} would happen again", answer
+        if not failure.started:
+            return f"no step was recorded before the end ({failure.what})", answer
+        if len(self._failures) >= times:
+            return f"{times} of {times} restarts were used; the last end: {failure.what}", answer
+        if self._failures and not events:
+            return f"the new process recorded nothing ({failure.what})", answer
         answer = self._ask(self._run)
         if not answer.accepted and not answer.own:
-            return f"it cannot be resumed, {answer.why}; {blow.what}", answer
+            return f"it cannot be resumed, {answer.why}; {failure.what}", answer
         return "", answer
 
     def _batches_to_skip(self) -> tuple[str, ...] | None:
         """Batches that have ended the run twice; None where it ends again and none is to blame."""
         known = self._settings.quarantine.batches
-        marks = [blow.mark for blow in self._blows]
-        twice = {b.mark for b in self._blows if self._times(b) > 1}
-        if "" in twice and self._times(self._blows[-1]) > 1 and not self._blows[-1].mark:
+        marks = [failure.mark for failure in self._failures]
+        twice = {b.mark for b in self._failures if self._times(b) > 1}
+        if "" in twice and self._times(self._failures[-1]) > 1 and not self._failures[-1].mark:
             return None
         if any(marks.count(mark) > 2 for mark in twice):
             return None  # it was skipped, and came all the same
         return (*known, *sorted(twice - {"", *known}))
 
-    def _times(self, blow: Blow) -> int:
-        return sum(other.is_like(blow) for other in self._blows)
+    def _times(self, failure: Failure) -> int:
+        return sum(other.is_like(failure) for other in self._failures)
 
-    def _record(self, blow: Blow, skip: Sequence[str], answer: Resumable) -> None:
+    def _record(self, failure: Failure, skip: Sequence[str], answer: Resumable) -> None:
         """Write down what ended the process and what follows."""
-        number, times = len(self._blows), self._settings.restart.times
-        skipped = blow.mark in skip
-        told = {
+        number, times = len(self._failures), self._settings.restart.times
+        skipped = failure.mark in skip
+        reported = {
             "time": datetime.now(UTC).isoformat(),
-            "step": blow.step,
-            "reason": blow.what,
+            "step": failure.step,
+            "reason": failure.what,
             "pause": self.pause,
-            "skips": list(blow.samples) if skipped else [],
+            "skips": list(failure.samples) if skipped else [],
         }
-        changes: dict[str, Any] = {RESTARTS: [*restarts_of(self._run.meta), told]}
+        changes: dict[str, Any] = {RESTARTS: [*restarts_of(self._run.meta), reported]}
         if answer.accepted:
             # The next process goes on from there.
             point = {"step": answer.step, "checkpoint": answer.checkpoint}
             changes[RESUMED_FROM] = {"run": str(self._run.path), **point}
         self._run.update_meta(**changes)
-        also = f"; the batch of {_named(blow.samples)} is skipped" if skipped else ""
+        also = f"; the batch of {_named(failure.samples)} is skipped" if skipped else ""
         say(
             f"holdfast: started again in {self.pause:.0f} s, restart {number} of {times}: "
-            f"{blow.what}{also}"
+            f"{failure.what}{also}"
         )
 
     def _lanes(self) -> list[LaneData]:
@@ -217,7 +220,7 @@ def _wait(seconds: float) -> bool:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _blow(outcome: Outcome, lanes: Sequence[LaneData], since: float) -> Blow:
+def _failure(outcome: Outcome, lanes: Sequence[LaneData], since: float) -> Failure:
     """What ended a process that began at ``since``, from how it ended and what it recorded."""
     events = [event for lane in lanes for event in lane.events if event.time >= since]
     events.sort(key=lambda event: event.time)
@@ -228,7 +231,7 @@ def _blow(outcome: Outcome, lanes: Sequence[LaneData], since: float) -> Blow:
         found = outcome.hung
         seen = next(filter(None, map(NoProgress.of, reversed(events))), None)
         named = list(found.evidence.get("samples") or ())
-        return Blow(
+        return Failure(
             what=f"it hung at {found.file}:{found.line}" if found.file else "it hung",
             step=found.step,
             error="hang",
@@ -245,7 +248,7 @@ def _blow(outcome: Outcome, lanes: Sequence[LaneData], since: float) -> Blow:
         said = (raised.message.strip().splitlines() or [""])[0]
         line = f"{raised.file}:{raised.line}" if raised.file else ""
         indices = list(raised.indices or ())
-        return Blow(
+        return Failure(
             what=f"{raised.type}: {said[:120]}" + (f" at {line}" if line else ""),
             step=event.step,
             error=raised.type,
@@ -258,7 +261,7 @@ def _blow(outcome: Outcome, lanes: Sequence[LaneData], since: float) -> Blow:
     code = os.waitstatus_to_exitcode(outcome.status)
     name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     what = f"killed by {name}" if code < 0 else f"ended with {name}"
-    return Blow(what=what, step=step, error=name, started=bool(rows))
+    return Failure(what=what, step=step, error=name, started=bool(rows))
 
 
 def _culprit(lanes: Sequence[LaneData], raised: Event) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from ..boot import STACKS_FILE, STACKS_SIGNAL, TOLD
+from ..boot import REPORTED, STACKS_FILE, STACKS_SIGNAL
 from ..records.crash import LoaderWork
 from ..redaction import redact_code
 
@@ -76,7 +76,7 @@ class Stacks:
     frames: tuple[Frame, ...] = ()
     """Of its main thread, the innermost first."""
     threads: int = 0
-    told: LoaderWork = field(default_factory=LoaderWork)
+    reported: LoaderWork = field(default_factory=LoaderWork)
     """What it says of its loader; empty while its main thread executes no Python."""
     text: str = ""
 
@@ -94,13 +94,13 @@ def read(pid: int, text: str) -> Stacks:
     Frame(file='a.py', line=3, function='wait')
     """
     threads: list[list[Frame]] = []
-    told = LoaderWork()
+    reported = LoaderWork()
     for row in text.splitlines():
-        if row.startswith(TOLD.decode()):
+        if row.startswith(REPORTED.decode()):
             said: Any = None
             with contextlib.suppress(json.JSONDecodeError):  # not all of it was written
-                said = json.loads(row.removeprefix(TOLD.decode()))
-            told = LoaderWork.from_dict(said) if isinstance(said, dict) else told
+                said = json.loads(row.removeprefix(REPORTED.decode()))
+            reported = LoaderWork.from_dict(said) if isinstance(said, dict) else reported
         elif "(most recent call first)" in row:
             threads.append([])
         elif threads and (found := _FRAME.fullmatch(row)):
@@ -111,7 +111,11 @@ def read(pid: int, text: str) -> Stacks:
     # A forked worker still has the calls of its parent below its own.
     own = next((i + 1 for i, frame in enumerate(main) if frame.function == _WORKER), len(main))
     return Stacks(
-        pid=pid, frames=tuple(main[:own]), threads=len(threads), told=told, text=text.strip()
+        pid=pid,
+        frames=tuple(main[:own]),
+        threads=len(threads),
+        reported=reported,
+        text=text.strip(),
     )
 
 

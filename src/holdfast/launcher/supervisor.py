@@ -35,8 +35,8 @@ from ..harmless import visible, without_commands
 from ..run import Run
 from ..run.resumption import RESUMED_FROM
 from ..types import Finding
+from .child_memory import ChildEnd
 from .hung import HungProcess
-from .memory_gauge import Ended
 from .signal_probe import SignalProbe
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ def supervise(argv: Sequence[str], run: Run | None, settings: Settings) -> Outco
     if hung.ended_for is not None and not settings.restart.times:
         say(f"holdfast: ended the run, which would wait for ever: {hung.ended_for.message}")
     names = {signal.Signals(number).name for number in ending}
-    told = ended.signal if hung.ended_for is None and ended.signal in names else ""
-    told = signal.Signals(asked[0]).name if asked else told
-    return Outcome(pid=pid, status=ended.status, asked=told, hung=hung.ended_for)
+    reported = ended.signal if hung.ended_for is None and ended.signal in names else ""
+    reported = signal.Signals(asked[0]).name if asked else reported
+    return Outcome(pid=pid, status=ended.status, asked=reported, hung=hung.ended_for)
 
 
 def _open_drain(run: Run, owner: str, settings: Settings) -> Drain:
@@ -162,7 +162,7 @@ def _wait(
     ending: Collection[int],
     asked: list[int],
     restarts: bool,
-) -> Ended:
+) -> ChildEnd:
     """Wait for the end of the child; ``asked`` gets those of ``ending`` that came.
 
     A run that hangs is ended where it can be started again (``restarts``), and where ranks wait for
@@ -180,7 +180,7 @@ def _wait(
             continue
         done, status, used = os.wait4(pid, os.WNOHANG)
         if done:
-            return Ended(pid, status, used.ru_maxrss * _MAXRSS)
+            return ChildEnd(pid, status, used.ru_maxrss * _MAXRSS)
         if drain is None:
             continue
         drain.tick()
@@ -192,11 +192,11 @@ def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:
     from ..report import Terminal, end_summary, make_page
 
     try:
-        told = run.lacks_ring()  # by the script, which had no room to record
+        reported = run.lacks_ring()  # by the script, which had no room to record
         if not run.path.exists():
             say(f"holdfast: the run folder {run.path} was removed; nothing was recorded")
         elif run.remove_if_empty():
-            if main and not quiet and status == 0 and not told:
+            if main and not quiet and status == 0 and not reported:
                 say("holdfast: no backward pass and no optimizer step were seen; nothing to record")
         elif main:
             code = os.waitstatus_to_exitcode(status)

@@ -53,8 +53,8 @@ def needs(name: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 class Follower:
     """``holdfast track RUN --follow`` as a child of the training."""
 
-    def __init__(self, child: subprocess.Popen[bytes], told: IO[bytes], say: Any) -> None:
-        self._child, self._told, self._say = child, told, say
+    def __init__(self, child: subprocess.Popen[bytes], reported: IO[bytes], say: Any) -> None:
+        self._child, self._reported, self._say = child, reported, say
         self._pid = os.getpid()
 
     @classmethod
@@ -69,13 +69,13 @@ class Follower:
         try:
             with contextlib.ExitStack() as stack:
                 # Its words wait here until the progress bar is gone.
-                told = stack.enter_context(tempfile.TemporaryFile())
+                reported = stack.enter_context(tempfile.TemporaryFile())
                 # Ctrl-C, and a launcher that ends its group, are for the training.
                 child = subprocess.Popen(
                     words,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
-                    stderr=told,
+                    stderr=reported,
                     start_new_session=True,
                 )
                 stack.pop_all()
@@ -84,7 +84,7 @@ class Follower:
             return None
         if not settings.run.quiet:
             say(f"holdfast: followed by {', '.join(names)}")
-        return cls(child, told, say)
+        return cls(child, reported, say)
 
     def end(self, patience: float = _PATIENCE) -> None:
         """The run is complete: have the rest handed over, and tell what went wrong."""
@@ -103,10 +103,10 @@ class Follower:
             # Not waited for: this process ends before it.
             self._child.returncode = 0
         with contextlib.suppress(OSError, ValueError):
-            self._told.seek(0)
-            for line in self._told.read().decode(errors="replace").splitlines():
+            self._reported.seek(0)
+            for line in self._reported.read().decode(errors="replace").splitlines():
                 self._say(line)
-            self._told.close()
+            self._reported.close()
 
 
 def _command(run: Path, settings: TrackSettings) -> list[str]:

@@ -30,7 +30,7 @@ from .baseline import (
 from .device_baseline import (
     ANSWERS,
     HEAD,
-    Question,
+    JudgedStep,
     Terms,
 )
 
@@ -45,7 +45,7 @@ class TermsOnDevice:
         self._device = device
         self._known: dict[tuple[Terms, bool], Tensor] = {}
 
-    def of(self, asked: Question) -> Tensor:
+    def of(self, asked: JudgedStep) -> Tensor:
         """The vector for a question."""
         if asked.vector is not None:
             return asked.vector
@@ -70,7 +70,7 @@ class JudgeAlone:
         self._device = device
 
     def judge(
-        self, asked: Question, square: Tensor, loss: Tensor | None, flag: Tensor
+        self, asked: JudgedStep, square: Tensor, loss: Tensor | None, flag: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The answer, and as fp32 the factor for the gradients beside the bits of an outlier."""
         answer = torch.empty(ANSWERS, dtype=torch.float64, device=self._device)
@@ -99,7 +99,7 @@ def judge_kernel() -> Any:
     import triton  # pyright: ignore[reportMissingImports]
     import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-    usual, judge = usual_function(), judge_function()
+    is_ordinary, judge = ordinary_function(), judge_function()
 
     @triton.jit
     def alone(
@@ -119,7 +119,7 @@ def judge_kernel() -> Any:
         value = tl.load(square) * 0.0
         if HAS_LOSS:
             value = tl.load(loss).to(tl.float64)
-        usual(state, terms, known, HEAD, WINDOW)
+        is_ordinary(state, terms, known, HEAD, WINDOW)
         tl.debug_barrier()
         judge(
             tl.load(square),
@@ -140,7 +140,7 @@ def judge_kernel() -> Any:
 
 
 @functools.cache
-def usual_function() -> Any:
+def ordinary_function() -> Any:
     """Middle, spread and largest excursion of norms and losses, for a kernel to call.
 
     It depends on earlier steps only: the kernel that measures gradients has one program do it
@@ -159,7 +159,7 @@ def usual_function() -> Any:
         return tl.sum(tl.where((rank == half) & there, values, 0.0))
 
     @triton.jit
-    def usual(state, terms, known, HEAD: tl.constexpr, WINDOW: tl.constexpr):
+    def is_ordinary(state, terms, known, HEAD: tl.constexpr, WINDOW: tl.constexpr):
         at = tl.arange(0, WINDOW)
         for series in tl.static_range(2):  # norms, losses
             filled = tl.minimum(tl.load(state + series), WINDOW * 1.0)
@@ -172,7 +172,7 @@ def usual_function() -> Any:
             tl.store(known + 3 * series + 1, tl.load(terms + 13) * off)
             tl.store(known + 3 * series + 2, top - middle)
 
-    return usual
+    return is_ordinary
 
 
 @functools.cache
@@ -233,24 +233,24 @@ def judge_function() -> Any:
         leaps = size > tl.load(state + HEAD + newest) + tl.load(terms + 2)
         alone = (size > n_limit) & leaps & (tl.load(terms + 17) > 0)
         counts = high & (tl.load(terms + 16) > 0)
-        wild = n_ready & usable & (size > together) & (alone | counts)
+        extreme = n_ready & usable & (size > together) & (alone | counts)
 
         in_event = tl.load(state + 2)
         events = tl.load(state + 4)
         since = tl.load(state + 5) + usable.to(tl.float64)
         top = tl.load(state + 6)
         earlier = tl.load(state + 7)
-        begins = wild & ((since > tl.load(terms + 23)) | (events == 0.0))
+        begins = extreme & ((since > tl.load(terms + 23)) | (events == 0.0))
         forgotten = (since > tl.load(terms + 24)) | (events == 0.0)
         events = tl.where(begins, tl.where(forgotten, 1.0, events + 1.0), events)
         before = tl.where(events == 1.0, 0.0, tl.maximum(earlier, top))
         earlier = tl.where(begins, before, earlier)
         height = size - n_mid
-        in_event = tl.where(wild, tl.where(begins, 1.0, in_event + 1.0), in_event)
-        top = tl.where(wild, tl.where(begins, height, tl.maximum(top, height)), top)
-        since = tl.where(wild, 0.0, since)
+        in_event = tl.where(extreme, tl.where(begins, 1.0, in_event + 1.0), in_event)
+        top = tl.where(extreme, tl.where(begins, height, tl.maximum(top, height)), top)
+        since = tl.where(extreme, 0.0, since)
         new = (events <= tl.load(terms + 22)) | (height > earlier + tl.load(terms + 25))
-        out = wild & new & (in_event <= tl.load(terms + 14)) & (tl.load(terms + 18) > 0)
+        out = extreme & new & (in_event <= tl.load(terms + 14)) & (tl.load(terms + 18) > 0)
         if out:
             tl.store(flag, 1.0)
 
@@ -280,7 +280,7 @@ def judge_function() -> Any:
         tl.store(answer + 1, tl.where(l_ready, l_limit, nan))
         tl.store(answer + 2, tl.where(n_ready, tl.exp2(n_mid), nan))
         tl.store(answer + 3, tl.where(n_ready, tl.exp2(n_limit), nan))
-        bits = wild.to(tl.float64) + 2.0 * high.to(tl.float64) + 4.0 * out.to(tl.float64)
+        bits = extreme.to(tl.float64) + 2.0 * high.to(tl.float64) + 4.0 * out.to(tl.float64)
         tl.store(answer + 4, bits)
         tl.store(factor + 1, bits.to(tl.float32))
         tl.store(answer + 5, by)

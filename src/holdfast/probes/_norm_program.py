@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ._baseline_kernel import judge_function, usual_function
+from ._baseline_kernel import judge_function, ordinary_function
 
 _DTYPES = {
     torch.float32: "float32",
@@ -38,7 +38,7 @@ def kernel() -> Any:
     except ImportError:
         return None
 
-    usual, judge = usual_function(), judge_function()
+    is_ordinary, judge = ordinary_function(), judge_function()
 
     @triton.jit
     def measure(
@@ -48,7 +48,7 @@ def kernel() -> Any:
         offset,
         row,
         flag,
-        spoilt,
+        bad_buffers,
         loss,
         blocks,
         buffers_at,
@@ -59,7 +59,7 @@ def kernel() -> Any:
         done,
         factor,
         found_inf,
-        armed,
+        pending,
         DTYPE: tl.constexpr,
         DECIDES: tl.constexpr,
         HAS_LOSS: tl.constexpr,
@@ -75,7 +75,7 @@ def kernel() -> Any:
         if JUDGED:
             block -= 1
         if block < 0:
-            usual(state, terms, total + 1, HEAD, WINDOW)
+            is_ordinary(state, terms, total + 1, HEAD, WINDOW)
         elif block < blocks:
             which = tl.load(owner + block)
             start = tl.load(offset + block)
@@ -94,7 +94,7 @@ def kernel() -> Any:
                 if block < buffers_at:
                     tl.store(flag, 1.0)
                 else:
-                    tl.store(spoilt, 1.0)
+                    tl.store(bad_buffers, 1.0)
         else:
             found = tl.load(loss).to(tl.float64)
             tl.store(row + block, found)
@@ -132,7 +132,7 @@ def kernel() -> Any:
                     tl.store(answer + 7, theirs)
                     # A scaler sums over devices, and a fused kernel takes 2.0 for "go on".
                     raised = tl.where(theirs > 0.0, 1.0, raised)
-                    tl.store(armed, raised)
-                tl.store(armed + 1, 1.0 - raised)
+                    tl.store(pending, raised)
+                tl.store(pending + 1, 1.0 - raised)
 
     return measure

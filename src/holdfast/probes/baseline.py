@@ -43,7 +43,7 @@ FORGOTTEN = 512
 HIGHER = 1.0
 """Binary orders by which an event must surpass all before it to be skipped again."""
 
-NORM, LOSS, LEFT_OUT = 1, 2, 4
+NORM, LOSS, SKIP = 1, 2, 4
 """Bits of an outlier; the last one says that its step is skipped."""
 
 
@@ -144,7 +144,7 @@ class Baseline:
     def judge(
         self, loss: float, norm: float, *, loss_counts: bool, norm_counts: bool, may_skip: bool
     ) -> int:
-        """Bits of an outlier; ``LEFT_OUT`` among them when the step should not be taken.
+        """Bits of an outlier; ``SKIP`` among them when the step should not be taken.
 
         Args:
             loss: the loss, not finite when there is none.
@@ -154,7 +154,7 @@ class Baseline:
             norm_counts: whether a norm alone is enough (not when the user clips it anyway).
             may_skip: whether steps may be skipped.
         """
-        if self.usual(loss, norm):
+        if self.is_ordinary(loss, norm):
             return 0
         self._age += 1
         self._since += 1
@@ -164,14 +164,14 @@ class Baseline:
             self._learn_for(found, loss_counts)
             found = self._found(loss, size, loss_counts, norm_counts)
         if found & NORM and self._surprises(size - self._norms.middle) and may_skip:
-            return found | LEFT_OUT
+            return found | SKIP
         if size == size:
             self._norms.values.append(size)
         if not found & LOSS and -math.inf < loss < math.inf:
             self._losses.values.append(loss)
         return found
 
-    def usual(self, loss: float, norm: float) -> bool:
+    def is_ordinary(self, loss: float, norm: float) -> bool:
         """Whether both are ordinary, as on nearly every step of a healthy run.
 
         They are learned then; otherwise nothing has happened yet, and ``judge`` must be asked.
@@ -258,15 +258,15 @@ class Baseline:
 
     def _learn_losses(self) -> None:
         losses = self._losses
-        usual = limit = math.nan
+        is_ordinary = limit = math.nan
         if losses.ready:
             losses.learn()
             if not self._start:
                 self._start = abs(losses.middle) + losses.sigma
             least = max(OF_LOSS.rise * abs(losses.middle), AT_START * self._start)
             self._loss_limit = limit = losses.above(OF_LOSS, least)
-            usual = losses.middle
-        self._numbers = usual, limit, self._numbers[2], self._numbers[3]
+            is_ordinary = losses.middle
+        self._numbers = is_ordinary, limit, self._numbers[2], self._numbers[3]
 
     def _learn_norms(self) -> None:
         norms = self._norms
@@ -274,5 +274,5 @@ class Baseline:
             norms.learn()
             self._norm_limit = norms.above(ALONE, ALONE.rise)
             self._together = norms.above(TOGETHER, TOGETHER.rise)
-            usual, limit = 2.0**norms.middle, 2.0**self._norm_limit
-            self._numbers = self._numbers[0], self._numbers[1], usual, limit
+            is_ordinary, limit = 2.0**norms.middle, 2.0**self._norm_limit
+            self._numbers = self._numbers[0], self._numbers[1], is_ordinary, limit

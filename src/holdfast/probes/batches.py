@@ -183,7 +183,7 @@ def _dataset_of(iterator: Any) -> Callable[[], Any] | None:
         return lambda: getattr(holder(), "_dataset", None)
 
 
-class LoaderLedger:
+class LoaderBatches:
     """Joins the indices a loader iterator draws to the batches it hands out, and those to steps.
 
     Kept on the iterator itself, so that it lives and dies with it. A step may use several
@@ -208,20 +208,20 @@ class LoaderLedger:
         self._dataset: tuple[Callable[[], Any] | None] | None = None
 
     @classmethod
-    def of(cls, iterator: Any, last: LoaderLedger | None = None) -> LoaderLedger:
+    def of(cls, iterator: Any, last: LoaderBatches | None = None) -> LoaderBatches:
         """The ledger of this iterator; a new one goes on from what the last has learned."""
-        ledger = getattr(iterator, cls.ATTRIBUTE, None)
-        if ledger is not None:
-            return ledger
+        loader_batches = getattr(iterator, cls.ATTRIBUTE, None)
+        if loader_batches is not None:
+            return loader_batches
         if last is not None and last._owner == id(iterator):
             last._dataset = None
             return last
-        ledger = cls(None if last is None else last.ahead)
+        loader_batches = cls(None if last is None else last.ahead)
         try:
-            setattr(iterator, cls.ATTRIBUTE, ledger)
+            setattr(iterator, cls.ATTRIBUTE, loader_batches)
         except AttributeError:
-            ledger._owner = id(iterator)  # a generator cannot carry it
-        return ledger
+            loader_batches._owner = id(iterator)  # a generator cannot carry it
+        return loader_batches
 
     def expects(self, iterator: Any) -> None:
         """The loop asks for its next batch, which a worker makes: which one that will be."""

@@ -31,7 +31,7 @@ needs: the loss and the norms of all gradients, which batch it was, and the row 
 FLOOR_WORDS = "nothing else can be dropped: the rest is what skipping a bad step needs"
 
 
-class Budget:
+class CostBudget:
     """Compares host seconds spent in holdfast with the time the steps took."""
 
     def __init__(self, share: float) -> None:
@@ -46,7 +46,7 @@ class Budget:
         """How many rows from the device are handled at a time: more while steps are short."""
         self.pace = math.inf
         """Seconds of a step, by the last eight; endless while nothing is known."""
-        self._told = False
+        self._reported = False
         self._ours = 0.0
         self._since: float | None = None
         self._last = 0.0
@@ -67,7 +67,7 @@ class Budget:
         if since is None or now <= since:
             return ""
         self.together = max(1, min(_TOGETHER, int(_TOGETHER_SECONDS * _WINDOW / (now - since))))
-        if self._told:
+        if self._reported:
             return ""
         self.measured, self.per_step = spent / (now - since), spent / _WINDOW
         return self._drop() if self.measured > self.share else ""
@@ -79,7 +79,7 @@ class Budget:
         if not self.resting:
             self.resting = True
             return LOOK_OUTS
-        self._told = True
+        self._reported = True
         return FLOOR
 
     def facts(self, part: str) -> BackedOff:

@@ -23,10 +23,10 @@ from .baseline import (
     EVENTS,
     FORGOTTEN,
     HIGHER,
-    LEFT_OUT,
     LOSS,
     NORM,
     OF_LOSS,
+    SKIP,
     SKIPS,
     TO_SIGMA,
     TOGETHER,
@@ -53,7 +53,7 @@ class Terms(NamedTuple):
 
 
 @dataclass(slots=True)
-class Question:
+class JudgedStep:
     """One step to be judged.
 
     ``scale`` is the factor of a GradScaler on the gradients that has not been undone.
@@ -76,7 +76,7 @@ def learn_anew(state: Tensor) -> None:
     state[1:2].zero_()
 
 
-def judge(asked: Question, square: Tensor, loss: Tensor | None, flag: Tensor) -> Tensor:
+def judge(asked: JudgedStep, square: Tensor, loss: Tensor | None, flag: Tensor) -> Tensor:
     """The answer, by plain torch; raises ``flag`` where the step is to be skipped.
 
     Args:
@@ -110,21 +110,21 @@ def judge(asked: Question, square: Tensor, loss: Tensor | None, flag: Tensor) ->
     newest = ((n_count - 1) % WINDOW).long().reshape(1)
     before = norms.gather(0, newest).reshape(())
     alone = (size > n_limit) & (size > before + ALONE.rise) & terms.norm_counts
-    wild = n_ready & usable & (size > together) & (alone | (high & terms.loss_counts))
+    extreme = n_ready & usable & (size > together) & (alone | (high & terms.loss_counts))
 
     in_event, events, since, top, earlier = (state[i].clone() for i in (2, 4, 5, 6, 7))
     since = since + usable.double()
-    begins = wild & ((since > APART) | (events == 0))
+    begins = extreme & ((since > APART) | (events == 0))
     forgotten = (since > FORGOTTEN) | (events == 0)
     events = torch.where(begins, torch.where(forgotten, 1.0, events + 1), events)
     past = torch.where(events == 1, 0.0, torch.maximum(earlier, top))
     earlier = torch.where(begins, past, earlier)
     height = size - n_mid
-    in_event = torch.where(wild, torch.where(begins, 1.0, in_event + 1), in_event)
-    top = torch.where(wild, torch.where(begins, height, torch.maximum(top, height)), top)
-    since = torch.where(wild, 0.0, since)
+    in_event = torch.where(extreme, torch.where(begins, 1.0, in_event + 1), in_event)
+    top = torch.where(extreme, torch.where(begins, height, torch.maximum(top, height)), top)
+    since = torch.where(extreme, 0.0, since)
     new = (events <= EVENTS) | (height > earlier + HIGHER)
-    out = wild & new & (in_event <= SKIPS) & terms.may_skip
+    out = extreme & new & (in_event <= SKIPS) & terms.may_skip
     flag.copy_(torch.where(out, 1.0, flag.reshape(())).reshape(flag.shape))
 
     _push(norms, n_count, size, usable & ~out)
@@ -138,7 +138,7 @@ def judge(asked: Question, square: Tensor, loss: Tensor | None, flag: Tensor) ->
     most = torch.exp2(clip_at) if terms.adaptive else torch.full_like(square, inf)
     most = most.clamp(max=terms.clip)
     factor = torch.where(usable & ~out, (most / (norm + 1e-6)).clamp(max=1.0), 1.0)
-    bits = NORM * wild.double() + LOSS * high.double() + LEFT_OUT * out.double()
+    bits = NORM * extreme.double() + LOSS * high.double() + SKIP * out.double()
     nan = torch.full_like(square, math.nan)
     return torch.stack(
         [

@@ -21,10 +21,10 @@ from torch import Tensor
 from . import device_baseline
 from ._baseline_kernel import JudgeAlone
 from ._norm_program import available
-from .device_baseline import ANSWERS, Question
+from .device_baseline import ANSWERS, JudgedStep
 from .host_norms import INF, GradientReading
 from .norm_kernel import FlagPair, NormKernel, Repeat, ScalerOnDevice
-from .norm_rows import Landing, Layout, Sums
+from .norm_rows import Layout, NormSums, PinnedRow
 
 _NOTHING = contextlib.nullcontext()
 # Without the call around it, which asks whether CUDA is there.
@@ -67,18 +67,18 @@ class DeviceReading:
     their norms, how many of them cannot skip stands behind the loss.
     """
 
-    row: Tensor | Landing
+    row: Tensor | PinnedRow
     flag: Tensor
     tensors: int
     has_loss: bool
     layout: Layout | None = None
-    spoilt: Tensor | None = None
+    bad_buffers: Tensor | None = None
     """A flag of the same kind for buffers, where those were measured along."""
     factor: Tensor | None = None
     """Where a step was judged: the factor for the gradients, the outlier's bits."""
     summed: bool = False
     """Whether these are the norms of all ranks."""
-    armed: Tensor | None = None
+    pending: Tensor | None = None
     """The flag united with what a scaler has found, where that was done along."""
 
     @property
@@ -121,7 +121,7 @@ class DeviceReading:
         """Whether a rank could not skip this step, once the row has arrived."""
         return self.summed and bool(values[self.tensors + self.has_loss])
 
-    def judge(self, asked: Question, alone: JudgeAlone | None) -> None:
+    def judge(self, asked: JudgedStep, alone: JudgeAlone | None) -> None:
         """Ask about gradients that were measured earlier; nothing may lie behind the loss yet."""
         assert isinstance(self.row, Tensor)
         if self.layout is not None:
@@ -138,18 +138,18 @@ class DeviceReading:
             self.factor = torch.stack((answer[5], answer[4])).float()
         self.row = torch.cat([self.row[: self._answer_at], answer])
 
-    def usual(self, values: np.ndarray) -> tuple[GradientReading, list[float]] | None:
+    def is_ordinary(self, values: np.ndarray) -> tuple[GradientReading, list[float]] | None:
         """The row of an ordinary step: its norms; loss, answer and extras. None for any other."""
         layout = self.layout
         if layout is None or self.factor is None or not self.has_loss:
             return None
         square = float(values[: layout.buffers_at].sum())
-        told = values[layout.blocks :].tolist()
-        if not (square < INF and -INF < told[0] < INF and told[5] == 0.0):
+        reported = values[layout.blocks :].tolist()
+        if not (square < INF and -INF < reported[0] < INF and reported[5] == 0.0):
             return None
         if not values[layout.buffers_at : layout.blocks].sum() < INF:
             return None
-        return GradientReading(Sums(layout, values, self.tensors), math.sqrt(square)), told
+        return GradientReading(NormSums(layout, values, self.tensors), math.sqrt(square)), reported
 
     def read(self, values: np.ndarray) -> tuple[GradientReading, float, np.ndarray]:
         """The row has arrived: gradient reading, loss (NaN without one) and extras."""
@@ -160,7 +160,7 @@ class DeviceReading:
             if self.along:
                 extras = np.concatenate([extras, self.layout.norms(values)[self.tensors :]])
             if square < INF:
-                norms = Sums(self.layout, values, self.tensors)
+                norms = NormSums(self.layout, values, self.tensors)
                 return GradientReading(norms, math.sqrt(square)), loss, extras
             norms = self.layout.norms(values)[: self.tensors]
         else:
@@ -173,7 +173,7 @@ class DeviceReading:
         return reading, loss, extras
 
 
-class Meter:
+class NormMeter:
     """Measures gradients on one device, with one launch where that can be had."""
 
     def __init__(self, device: torch.device) -> None:
@@ -195,7 +195,7 @@ class Meter:
         loss_decides: bool,
         extras: Sequence[Tensor] | None = (),
         buffers: Sequence[Tensor] = (),
-        asked: Question | None = None,
+        asked: JudgedStep | None = None,
         scaler: tuple[Tensor, Tensor | None] | None = None,
     ) -> DeviceReading:
         """Start measuring and decide; nothing here waits for the device.
@@ -213,15 +213,15 @@ class Meter:
         reading = None
         if not self._no_kernel:
             along = None if asked is None or extras else self._along(scaler)
-            landing = extras is not None and not extras and (along is None) == (scaler is None)
-            about = grads, loss, flag, loss_decides, landing, buffers, asked, along
+            pinned_row = extras is not None and not extras and (along is None) == (scaler is None)
+            about = grads, loss, flag, loss_decides, pinned_row, buffers, asked, along
             try:
                 reading = self._by_kernel(*about)
             except Exception:
                 # No compiler, no place for its cache: the plain way gives the same answer.
                 self._no_kernel = True
             if reading is not None and along is not None:
-                reading.armed, scaler = along.armed, None
+                reading.pending, scaler = along.pending, None
         if reading is None:
             norms = norms_on_device(grads, self._device)
             row = norms if loss is None else torch.cat([norms, loss.reshape(1)])
@@ -241,7 +241,7 @@ class Meter:
         loss: Tensor,
         *,
         loss_decides: bool,
-        asked: Question,
+        asked: JudgedStep,
         scaler: tuple[Tensor, Tensor | None] | None,
     ) -> DeviceReading | None:
         """``measure`` as in the step before; None when that is not possible.
@@ -273,7 +273,7 @@ class Meter:
             None,
             kernel.factor,
             False,
-            None if along is None else along.armed,
+            None if along is None else along.pending,
         )
 
     def repeat(
@@ -281,7 +281,7 @@ class Meter:
         decides: bool,
         grad: torch.dtype,
         loss: torch.dtype,
-        asked: Question,
+        asked: JudgedStep,
         scale: Tensor | None,
         buffers: Sequence[Tensor],
     ) -> Repeat | None:
@@ -312,10 +312,10 @@ class Meter:
 
     def apart(self, scale: Tensor, found: Tensor | None) -> list[Tensor]:
         """What a scaler says, as extras of a row."""
-        told = self._zero if found is None else found
-        return [t.reshape(1).to(self._device, non_blocking=True) for t in (scale, told)]
+        reported = self._zero if found is None else found
+        return [t.reshape(1).to(self._device, non_blocking=True) for t in (scale, reported)]
 
-    def judge(self, reading: DeviceReading, asked: Question) -> None:
+    def judge(self, reading: DeviceReading, asked: JudgedStep) -> None:
         """Ask about gradients that were measured before the user clipped them."""
         if not self._no_kernel and available(torch.float32) and self._alone is None:
             self._alone = JudgeAlone(self._device)
@@ -362,9 +362,9 @@ class Meter:
         loss: Tensor | None,
         flag: Tensor,
         decides: bool,
-        landing: bool,
+        pinned_row: bool,
         buffers: Sequence[Tensor],
-        asked: Question | None,
+        asked: JudgedStep | None,
         scaler: ScalerOnDevice | None,
     ) -> DeviceReading | None:
         dtype = grads[0].dtype
@@ -373,9 +373,9 @@ class Meter:
             if not available(dtype):
                 return None
             kernel = self._kernels[dtype] = NormKernel(self._device)
-        spoilt = self.flag() if buffers else None
-        flags = (flag, flag if spoilt is None else spoilt)
-        about = grads, loss, flags, decides, landing, buffers, asked, scaler
+        bad_buffers = self.flag() if buffers else None
+        flags = (flag, flag if bad_buffers is None else bad_buffers)
+        about = grads, loss, flags, decides, pinned_row, buffers, asked, scaler
         # Entering a device costs more than asking which one it is.
         here = torch.cuda.current_device() == self._device.index
         with _NOTHING if here else torch.cuda.device(self._device):
@@ -383,22 +383,24 @@ class Meter:
         if found is None:
             return None
         factor = kernel.factor if asked is not None else None
-        return DeviceReading(found[0], flag, len(grads), loss is not None, found[1], spoilt, factor)
+        return DeviceReading(
+            found[0], flag, len(grads), loss is not None, found[1], bad_buffers, factor
+        )
 
     def raise_flag(self, flag: Tensor, values: Tensor) -> None:
         """Set the flag to 1.0 if ``values`` holds anything not finite (one launch)."""
         torch._amp_foreach_non_finite_check_and_unscale_([values], flag, self._one)
 
 
-class Meters:
+class NormMeters:
     """One meter per device; each optimizer has its own: to lay out gradients anew takes long."""
 
     def __init__(self) -> None:
-        self._meters: dict[torch.device, Meter] = {}
+        self._norm_meters: dict[torch.device, NormMeter] = {}
 
-    def of(self, device: torch.device) -> Meter:
+    def of(self, device: torch.device) -> NormMeter:
         """The meter of a device."""
-        meter = self._meters.get(device)
-        if meter is None:
-            meter = self._meters[device] = Meter(device)
-        return meter
+        norm_meter = self._norm_meters.get(device)
+        if norm_meter is None:
+            norm_meter = self._norm_meters[device] = NormMeter(device)
+        return norm_meter

@@ -8,7 +8,7 @@ arrive. Module buffers ride along at the end and raise a flag of their own. The 
 last compares the sum of all with the baseline of this run, which the first one has computed.
 Where a GradScaler is used its scale and what it found go the same way, and the flag for the
 optimizer unites what both have found; behind it stands by how much steps are counted up.
-Mostly the sums are written straight into pinned host memory (a ``Landing``): no copy, no event.
+Mostly the sums are written straight into pinned host memory (a ``PinnedRow``): no copy, no event.
 Where Triton is missing, or refuses, ``_foreach_norm`` is used.
 """
 
@@ -27,9 +27,9 @@ from torch import Tensor
 from ._baseline_kernel import USUAL, TermsOnDevice
 from ._norm_program import kernel, triton_dtype
 from .baseline import WINDOW
-from .device_baseline import ANSWERS, HEAD, Question
+from .device_baseline import ANSWERS, HEAD, JudgedStep
 from .launch import launcher
-from .norm_rows import CHUNK, CHUNKS, Landing, Layout, landings
+from .norm_rows import CHUNK, CHUNKS, Layout, PinnedRow, pinned_rows
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class ScalerOnDevice:
     scale: Tensor
     found: Tensor
     """More than zero where the scaler has found something that is not finite."""
-    armed: Tensor
+    pending: Tensor
     """The flag for the optimizer: raised if the step is bad, or if the scaler says so."""
 
 
@@ -53,7 +53,7 @@ SCALER = 2
 
 # Lists of addresses that a device keeps: an allocator hands out the same ones in turn, and 36 were
 # seen in 100 steps of a trainer, over 64 in 300 of another.
-_TOLD = 256
+_REPORTED = 256
 # Layouts that are kept: of steps with and without buffers, of tasks and layers that take turns.
 _LAID = 16
 
@@ -63,7 +63,7 @@ _Laid = tuple[
     list[int],
     dict[tuple[int, ...], Tensor],
     dict[tuple[Any, ...], Callable[..., object]],
-    deque[Landing],
+    deque[PinnedRow],
 ]
 """A layout and what belongs to it: how many gradients it has, what is the same in all its launches,
 addresses and launches that are known, rows to write."""
@@ -80,10 +80,10 @@ class NormKernel:
         """Addresses of the tensors that were measured last."""
         self._addresses = torch.empty(0, dtype=torch.int64, device=device)
         # What the device has been told already, the latest last: the same come back.
-        self._told: dict[tuple[int, ...], Tensor] = {}
+        self._reported: dict[tuple[int, ...], Tensor] = {}
         self._fixed: list[int] = []
         self._tables: deque[tuple[Tensor, np.ndarray, torch.cuda.Event]] = deque()
-        self._landings: deque[Landing] = deque()
+        self._pinned_rows: deque[PinnedRow] = deque()
         self._launchers: dict[tuple[Any, ...], Callable[..., object]] = {}
         self._laid: dict[tuple[int, ...], _Laid] = {}
         """By sizes and number of gradients, the latest last."""
@@ -104,11 +104,11 @@ class NormKernel:
         loss: Tensor | None,
         flags: tuple[Tensor, Tensor],
         decides: bool,
-        landing: bool,
+        pinned_row: bool,
         buffers: Sequence[Tensor],
-        asked: Question | None,
+        asked: JudgedStep | None,
         scaler: ScalerOnDevice | None,
-    ) -> tuple[Tensor | Landing, Layout] | None:
+    ) -> tuple[Tensor | PinnedRow, Layout] | None:
         """Launch; the row holds the sums of all blocks, the loss and the answer behind them.
 
         None when the kernel cannot read these tensors.
@@ -118,7 +118,7 @@ class NormKernel:
             loss: the loss.
             flags: raised by a non-finite gradient or loss, and by a non-finite buffer.
             decides: whether the loss raises the flag.
-            landing: whether the row may go straight to the host.
+            pinned_row: whether the row may go straight to the host.
             buffers: of the same dtype.
             asked: what is to be judged, if anything.
             scaler: what rides behind the answer, where a scaler is used and a step is judged.
@@ -132,13 +132,13 @@ class NormKernel:
         width = layout.blocks + (loss is not None)
         if asked is not None:
             width = layout.blocks + 1 + ANSWERS + (0 if scaler is None else SCALER)
-        if landing and self._landings:
-            row: Tensor | Landing = self._landings.popleft()
+        if pinned_row and self._pinned_rows:
+            row: Tensor | PinnedRow = self._pinned_rows.popleft()
             row.expected = width
         else:
             count = max(width, layout.blocks + 1)
             row = torch.empty(count, dtype=torch.float64, device=self._device)
-        flag, spoilt = flags
+        flag, bad_buffers = flags
         seen = loss if loss is not None else flag
         has_loss, judged = loss is not None, asked is not None
         scale = flag if asked is None or asked.scale is None else asked.scale
@@ -147,9 +147,9 @@ class NormKernel:
             state, terms = asked.state, asked.vector
             if terms is None:
                 terms = self._terms.of(asked)
-        found = armed = flag
+        found = pending = flag
         if scaler is not None:
-            scale, found, armed = scaler.scale, scaler.found, scaler.armed
+            scale, found, pending = scaler.scale, scaler.found, scaler.pending
         scaled = scaler is not None
         kind = (has_loss, decides, seen.dtype, judged, scale is flag, scale.dtype, scaled)
         start = self._launchers.get(kind)
@@ -158,9 +158,9 @@ class NormKernel:
             at = flag.data_ptr()
             start(
                 *self._fixed,
-                row.address if isinstance(row, Landing) else row.data_ptr(),
+                row.address if isinstance(row, PinnedRow) else row.data_ptr(),
                 at,
-                at if spoilt is flag else spoilt.data_ptr(),
+                at if bad_buffers is flag else bad_buffers.data_ptr(),
                 seen.data_ptr(),
                 layout.blocks,
                 layout.buffers_at,
@@ -171,7 +171,7 @@ class NormKernel:
                 self._count,
                 self._factor,
                 at if found is flag else found.data_ptr(),
-                at if armed is flag else armed.data_ptr(),
+                at if pending is flag else pending.data_ptr(),
                 None,
                 decides,
                 has_loss,
@@ -187,9 +187,9 @@ class NormKernel:
         compiled = kernel()[grid](
             self._addresses,
             *layout.on_device,
-            row.row if isinstance(row, Landing) else row,
+            row.row if isinstance(row, PinnedRow) else row,
             flag,
-            spoilt,
+            bad_buffers,
             seen,
             layout.blocks,
             layout.buffers_at,
@@ -200,7 +200,7 @@ class NormKernel:
             self._done,
             self.factor,
             found,
-            armed,
+            pending,
             DTYPE=triton_dtype(grads[0].dtype),
             DECIDES=decides,
             HAS_LOSS=has_loss,
@@ -227,7 +227,7 @@ class NormKernel:
         self,
         decides: bool,
         loss: torch.dtype,
-        asked: Question,
+        asked: JudgedStep,
         scale: Tensor | None,
         buffers: Sequence[Tensor],
         new_pair: Callable[[], FlagPair],
@@ -244,7 +244,7 @@ class NormKernel:
         if asked.vector is None:
             return None
         asks = asked.state.data_ptr(), asked.vector.data_ptr()
-        about = self, layout, start, self._fixed, self._landings, asks, decides, scale
+        about = self, layout, start, self._fixed, self._pinned_rows, asks, decides, scale
         return Repeat(*about, buffers, new_pair)
 
     @property
@@ -262,30 +262,35 @@ class NormKernel:
             layout = Layout.of(sizes, gradients, self._device)
             fixed = [0, *(t.data_ptr() for t in layout.on_device)]
             # Those still on their way keep their memory until they are read.
-            rows = landings(2 * ((layout.blocks + ANSWERS + SCALER) // 2 + 1))
+            rows = pinned_rows(2 * ((layout.blocks + ANSWERS + SCALER) // 2 + 1))
             laid = layout, gradients, fixed, {}, {}, rows
         self._laid[key] = laid
         if len(self._laid) > _LAID:
             del self._laid[next(iter(self._laid))]
-        self.layout, self._gradients, self._fixed, self._told, self._launchers, self._landings = (
-            laid
-        )
+        (
+            self.layout,
+            self._gradients,
+            self._fixed,
+            self._reported,
+            self._launchers,
+            self._pinned_rows,
+        ) = laid
 
     def _upload(self, addresses: list[int]) -> None:
         """Tell the device where the gradients are; some loops allocate them anew each step."""
         key, count = tuple(addresses), len(addresses)
-        told = self._told.pop(key, None)
-        if told is None:
-            if len(self._told) < _TOLD:
-                told = torch.empty(count, dtype=torch.int64, device=self._device)
+        reported = self._reported.pop(key, None)
+        if reported is None:
+            if len(self._reported) < _REPORTED:
+                reported = torch.empty(count, dtype=torch.int64, device=self._device)
             else:
-                told = self._told.pop(next(iter(self._told)))
+                reported = self._reported.pop(next(iter(self._reported)))
             pinned, view, event = self._table(count)
             view[:] = addresses
-            told.copy_(pinned, non_blocking=True)
+            reported.copy_(pinned, non_blocking=True)
             event.record()
-        self._told[key] = self._addresses = told
-        self._fixed[0] = told.data_ptr()
+        self._reported[key] = self._addresses = reported
+        self._fixed[0] = reported.data_ptr()
         self.uploaded = addresses
 
     def _table(self, count: int) -> tuple[Tensor, np.ndarray, torch.cuda.Event]:
@@ -313,7 +318,7 @@ class Repeat:
         layout: Layout,
         start: Callable[..., object],
         fixed: list[int],
-        landings: deque[Landing],
+        pinned_rows: deque[PinnedRow],
         asks: tuple[int, int],
         decides: bool,
         scale: Tensor | None,
@@ -322,7 +327,12 @@ class Repeat:
     ) -> None:
         self.layout, self.factor, self.scale = layout, kernel.factor, scale
         self.new_pair = new_pair
-        self._kernel, self._start, self._fixed, self._landings = kernel, start, fixed, landings
+        self._kernel, self._start, self._fixed, self._pinned_rows = (
+            kernel,
+            start,
+            fixed,
+            pinned_rows,
+        )
         self._asks, self._work, self.decides = asks, kernel.work, decides
         self._buffers, self._places = buffers, list(map(Tensor.data_ptr, buffers))
         self._scale = 0 if scale is None else scale.data_ptr()
@@ -334,8 +344,8 @@ class Repeat:
         addresses: list[int],
         flags: tuple[int, int],
         loss: int,
-        told: tuple[int, int],
-    ) -> Landing | None:
+        reported: tuple[int, int],
+    ) -> PinnedRow | None:
         """Where the row will be; None where something has changed.
 
         Args:
@@ -343,7 +353,7 @@ class Repeat:
             addresses: where they are.
             flags: where the flag is, and that of buffers, both down; without buffers one.
             loss: where the loss is.
-            told: where it says what a scaler has found, and where the flag of both is; without
+            reported: where it says what a scaler has found, and where the flag of both is; without
                 a scaler twice the flag.
         """
         kernel, count = self._kernel, len(grads)
@@ -351,26 +361,26 @@ class Repeat:
             grads, addresses = [*grads, *self._buffers], addresses + self._places
         if addresses != kernel.uploaded:
             # Where gradients of these parameters were before they can be read again.
-            if kernel.layout is self.layout and tuple(addresses) in kernel._told:
+            if kernel.layout is self.layout and tuple(addresses) in kernel._reported:
                 kernel._upload(addresses)
             elif not kernel.place(grads, count, addresses):
                 return None
-        if kernel.layout is not self.layout or not self._landings:
+        if kernel.layout is not self.layout or not self._pinned_rows:
             return None
-        landing = self._landings.popleft()
-        landing.expected = self._width
+        pinned_row = self._pinned_rows.popleft()
+        pinned_row.expected = self._width
         state, terms = self._asks
         self._start(
             *self._fixed,
-            landing.address,
+            pinned_row.address,
             *flags,
             *(loss, self.layout.blocks, self.layout.buffers_at),
             *(self._scale or flags[0], state, terms),
             *self._work,
-            *told,
+            *reported,
             *(None, self.decides, True, True, self._scale != 0, CHUNK, CHUNKS, HEAD, WINDOW),
         )
-        return landing
+        return pinned_row
 
 
 def _readable(grads: Sequence[Tensor]) -> bool:

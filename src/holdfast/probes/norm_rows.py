@@ -16,7 +16,7 @@ CHUNKS = 32
 """Of so many numbers each, one after another: a block, which one program on the device measures."""
 _BLOCK = CHUNK * CHUNKS
 # Rows on their way to the host before we fall back to a copy: the host may run this far ahead.
-_LANDINGS = 64
+_PINNED_ROWS = 64
 # A NaN that no arithmetic makes: what still holds it has not been written by the device.
 _PENDING = 0x7FF4_DEAD_BEEF_0001
 
@@ -49,7 +49,7 @@ class Layout:
         return np.sqrt(np.add.reduceat(sums[: self.blocks], self.starts))
 
 
-class Sums:
+class NormSums:
     """Norms of all gradients that are worked out when somebody asks: few steps write them."""
 
     def __init__(self, layout: Layout, sums: np.ndarray, gradients: int) -> None:
@@ -60,7 +60,7 @@ class Sums:
         return norms.astype(dtype or np.float64, copy=False)
 
 
-class Landing:
+class PinnedRow:
     """A row in pinned memory that the device writes and the host reads when it is complete.
 
     Args:
@@ -70,7 +70,7 @@ class Landing:
         at: which of them it is.
     """
 
-    def __init__(self, home: deque[Landing], table: Tensor, words: np.ndarray, at: int) -> None:
+    def __init__(self, home: deque[PinnedRow], table: Tensor, words: np.ndarray, at: int) -> None:
         self.row = table[at]
         self.address = self.row.data_ptr()
         self.home, self.words, self.at = home, words, at
@@ -85,10 +85,10 @@ class Landing:
         return values
 
 
-class Landings:
+class PinnedRows:
     """Several rows of one width that are read together: for each alone it would cost as much."""
 
-    def __init__(self, rows: Sequence[Landing]) -> None:
+    def __init__(self, rows: Sequence[PinnedRow]) -> None:
         self._rows = rows
         self._words, self._width = rows[0].words, rows[0].expected
         first, count = rows[0].at, len(rows)
@@ -123,11 +123,11 @@ def _arrived(words: np.ndarray) -> np.ndarray | None:
     return values.view(np.float64)
 
 
-def landings(width: int) -> deque[Landing]:
+def pinned_rows(width: int) -> deque[PinnedRow]:
     """Rows of so many numbers; each comes back when it has been read."""
-    home: deque[Landing] = deque()
-    table = torch.empty(_LANDINGS, width, dtype=torch.float64, pin_memory=True)
+    home: deque[PinnedRow] = deque()
+    table = torch.empty(_PINNED_ROWS, width, dtype=torch.float64, pin_memory=True)
     words = table.numpy().view(np.int64)
     words.fill(_PENDING)
-    home.extend(Landing(home, table, words, at) for at in range(_LANDINGS))
+    home.extend(PinnedRow(home, table, words, at) for at in range(_PINNED_ROWS))
     return home

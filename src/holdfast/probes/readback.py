@@ -1,7 +1,7 @@
 """Bring small device vectors to the host in order, without ever waiting for them.
 
 A vector is copied into pinned memory with ``non_blocking=True`` and followed by an event; it
-is handed over once ``event.query()`` says so, usually one to three steps later. A ``Landing`` is
+is handed over once ``event.query()`` says so, usually one to three steps later. A ``PinnedRow`` is
 written by the device itself and is handed over once it is complete. When every slot is still in
 flight the vector is dropped and counted.
 """
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .norm_rows import Landing, Landings
+from .norm_rows import PinnedRow, PinnedRows
 
 SLOTS = 16
 
@@ -39,12 +39,12 @@ class Readback:
         self._limit = slots
         self._made = 0
         self._free: list[_Slot] = []
-        self.flying: deque[tuple[_Slot | Landing | Landings, Receiver]] = deque()
+        self.flying: deque[tuple[_Slot | PinnedRow | PinnedRows, Receiver]] = deque()
         """What is on its way, and who gets it."""
 
-    def send(self, vector: Tensor | Landing, then: Receiver) -> None:
+    def send(self, vector: Tensor | PinnedRow, then: Receiver) -> None:
         """Start the copy; ``then`` gets the numbers later, or None if they were dropped."""
-        if isinstance(vector, Landing):
+        if isinstance(vector, PinnedRow):
             self.flying.append((vector, then))
             return
         slot = self._slot(vector)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..records.columns import COLUMNS
-from .baseline import LEFT_OUT
+from .baseline import SKIP
 from .batches import Batch
 from .gradients import DeviceReading
 from .host_norms import GradientReading
@@ -38,7 +38,7 @@ class StepRecord:
     loss_bad: bool = False
     bad: bool = False
     """A number of this step is non-finite."""
-    wild: bool = False
+    extreme: bool = False
     """All are finite, but an outlier so far off that the step is skipped."""
     outlier: int = 0
     acted: bool = False
@@ -47,7 +47,7 @@ class StepRecord:
     batches: Sequence[Batch] = ()
     moved: Sequence[tuple[Any, float]] = ()
     late: bool = False
-    usual: bool = False
+    is_ordinary: bool = False
     """Its row is complete but for its times; see ``fast_path``."""
     clipped: bool = False
     """Its gradients were measured before the script clipped them."""
@@ -58,7 +58,7 @@ class StepRecord:
     """Of the weights before the step, where ranks must have the same."""
     cost_events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event, float]] = ()
     losses_decide: bool = False
-    told_to: bool = False
+    skip_ordered: bool = False
     """Skipped on request, whatever its numbers are."""
     refused: bool = False
     """Another rank could not skip it, so that none did."""
@@ -85,20 +85,20 @@ class StepRecord:
         row["grad_layer"] = self.positions[reading.blamed] if reading.bad else -1
 
     @property
-    def left_out(self) -> bool:
+    def skipped(self) -> bool:
         """Whether this step was not taken."""
-        return self.acted and (self.bad or self.wild)
+        return self.acted and (self.bad or self.extreme)
 
     def see_baseline(
         self, bits: int, loss: float, loss_limit: float, norm: float, norm_limit: float
     ) -> None:
         """Fill the baseline columns; ``bits`` as the baseline gives them."""
-        self.outlier = bits & ~LEFT_OUT
-        self.wild = bool(bits & LEFT_OUT)
+        self.outlier = bits & ~SKIP
+        self.extreme = bool(bits & SKIP)
         row = self.row
-        row["loss_usual"] = loss
+        row["loss_baseline"] = loss
         row["loss_limit"] = loss_limit
-        row["norm_usual"] = norm
+        row["norm_baseline"] = norm
         row["norm_limit"] = norm_limit
         row["outlier"] = self.outlier
 
@@ -120,7 +120,9 @@ class StepRecord:
 
     def arrive(self, values: np.ndarray) -> None:
         """The device row has reached the host."""
-        if self.measured is None or (self.planned and self._arrives_usual(self.measured, values)):
+        if self.measured is None or (
+            self.planned and self._arrives_ordinary(self.measured, values)
+        ):
             return
         reading, loss, extras = self.measured.read(values)
         if self.scaled:
@@ -141,29 +143,31 @@ class StepRecord:
         answer = self.measured.answer(values)
         if answer is not None:
             # A batch that is only looked at again says nothing about the run.
-            self.see_baseline(0 if self.told_to else int(answer[4]), *answer[:4])
+            self.see_baseline(0 if self.skip_ordered else int(answer[4]), *answer[:4])
             self.row["clip"] = answer[5]
         if self.measured.refused(values):
             self.acted, self.refused = False, True
-        self.bad = bool(reading.bad) or self.told_to or (self.losses_decide and self.loss_bad)
-        self.row["skipped"] = float(self.left_out)
+        self.bad = bool(reading.bad) or self.skip_ordered or (self.losses_decide and self.loss_bad)
+        self.row["skipped"] = float(self.skipped)
 
-    def _arrives_usual(self, measured: DeviceReading, values: np.ndarray) -> bool:
+    def _arrives_ordinary(self, measured: DeviceReading, values: np.ndarray) -> bool:
         """Fill the columns of an ordinary step, as on nearly every step of a healthy run."""
         more = self.still_scaled or self.parameters or (self.buffers and not measured.along)
-        found = None if more else measured.usual(values)
+        found = None if more else measured.is_ordinary(values)
         if found is None:
             return False
-        self.reading, told = found
+        self.reading, reported = found
         row = self.row
         row["grad_norm"], row["grad_bad"], row["grad_layer"] = self.reading.total, 0.0, -1.0
-        row["loss"], row["loss_bad"] = told[0], 0.0
-        row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = told[1:5]
-        row["outlier"], row["clip"] = 0.0, told[6]
+        row["loss"], row["loss_bad"] = reported[0], 0.0
+        row["loss_baseline"], row["loss_limit"], row["norm_baseline"], row["norm_limit"] = reported[
+            1:5
+        ]
+        row["outlier"], row["clip"] = 0.0, reported[6]
         if self.buffers:
             row["buffer_bad"], row["buffer_layer"] = 0.0, -1.0
         if self.scaled:
-            row["scale"], row["scaler_skipped"] = told[7], float(told[8] > 0)
+            row["scale"], row["scaler_skipped"] = reported[7], float(reported[8] > 0)
         return True
 
     def norms_by_layer(self) -> np.ndarray:

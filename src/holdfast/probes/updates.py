@@ -40,7 +40,7 @@ class Before:
         return torch.where(size > 0, torch.stack(moved) / size, torch.nan)
 
 
-class Updates:
+class UpdateSizes:
     """Takes its turn through the layers of one optimizer."""
 
     def __init__(self) -> None:

@@ -57,9 +57,9 @@ GUARD = {
     "guard_hidden": "1 when the device was behind, so that host seconds cost nothing; sampled",
 }
 BASELINE = {
-    "loss_usual": "median of the recent losses, NaN until there are enough",
+    "loss_baseline": "median of the recent losses, NaN until there are enough",
     "loss_limit": "threshold above which a loss is an outlier",
-    "norm_usual": "median of the recent gradient norms, NaN until there are enough",
+    "norm_baseline": "median of the recent gradient norms, NaN until there are enough",
     "norm_limit": "threshold above which a gradient norm is an outlier",
     "outlier": "1 when the gradient norm is an outlier, 2 for the loss, 3 for both",
     "clip": "clipping factor on the gradients before the step; 1 when they were not clipped",
@@ -71,6 +71,6 @@ COLUMNS: Mapping[str, str] = {
 }  # fmt: skip
 """All of them. Files on disk name theirs, so that runs of other versions stay readable."""
 
-EARLIER: dict[str, str] = {}
+EARLIER: dict[str, str] = {"loss_usual": "loss_baseline", "norm_usual": "norm_baseline"}
 """Names that columns had before, each with today's: rows that were recorded with them are read
 under today's name."""

@@ -165,7 +165,7 @@ class Divisor(Record):
     """What it counts or is made of."""
 
 
-class Difference(Record):
+class Subtraction(Record):
     """A subtraction on the failing line."""
 
     names: tuple[str, str]
@@ -319,7 +319,7 @@ class RaisedException(SparseRecord, Kind, kind="exception"):
     """Of a division by zero."""
     recursion: Recursion | None = None
     """Of an endless recursion."""
-    differences: tuple[Difference, ...] | None = None
+    differences: tuple[Subtraction, ...] | None = None
     """Subtractions on the line."""
 
     sample: Any = None
@@ -462,7 +462,7 @@ class Died(MemoryReading, Kind, kind="died"):
     """Whether holdfast was killed with it: then a reader has made this of the last reading."""
 
 
-class HostMemory(MemoryReading, Kind, kind="host_memory"):
+class HostMemoryLevel(MemoryReading, Kind, kind="host_memory"):
     """The used part of the host memory has passed another level."""
 
 

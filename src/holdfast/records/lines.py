@@ -145,15 +145,19 @@ class CodePlaces(Kind):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read plain data back; a number of no place is a ``RecordError``, too."""
-        told = super().from_dict(data)
-        known, files = range(len(told.places)), range(len(told.files))
-        if any(not path or any(number not in known for number in path) for path in told.paths()):
+        reported = super().from_dict(data)
+        known, files = range(len(reported.places)), range(len(reported.files))
+        if any(
+            not path or any(number not in known for number in path) for path in reported.paths()
+        ):
             raise RecordError(f"{cls.kind}: a line without a place")
-        if any(place.at[0] not in files for place in told.places):
+        if any(place.at[0] not in files for place in reported.places):
             raise RecordError(f"{cls.kind}: a place without a file")
-        if told.source and len(told.source) != len(told.files):
-            raise RecordError(f"{cls.kind}: the source of {len(told.source)} of {len(files)} files")
-        return told
+        if reported.source and len(reported.source) != len(reported.files):
+            raise RecordError(
+                f"{cls.kind}: the source of {len(reported.source)} of {len(files)} files"
+            )
+        return reported
 
 
 Purpose = Literal["reference", "look", "waits", "slow", "stall"]
@@ -205,13 +209,13 @@ class TimedLines(CodePlaces, kind="line_times"):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read plain data back; a loop at no line of its path is a ``RecordError``, too."""
-        told = super().from_dict(data)
-        turn = told.turn
+        reported = super().from_dict(data)
+        turn = reported.turn
         if turn is not None and not all(
             0 <= depth < len(turn.path) for depth, *_ in (turn.loop, turn.outer)
         ):
             raise RecordError(f"{cls.kind}: turn: a loop at none of {len(turn.path)} places")
-        return told
+        return reported
 
 
 class TimedLoader(CodePlaces, kind="loader_times"):

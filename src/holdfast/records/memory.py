@@ -169,7 +169,7 @@ class EvaluationGraphs(UnusedGraphLine, Kind, kind="evaluation_graphs"):
     """Batches of the last one, where it took them from a DataLoader."""
 
 
-class WorkerMemory(WorkerContainer, Kind, kind="worker_growth"):
+class WorkerMemory(WorkerContainer, Kind, kind="worker_leak"):
     """Private memory of a loader's workers that rises from batch to batch."""
 
     bytes: float

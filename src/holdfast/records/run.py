@@ -77,7 +77,7 @@ class BackedOff(Kind, kind="backed_off"):
     why: str = ""
 
 
-class HoldfastError(Kind, kind="holdfast_error"):
+class PartFailed(Kind, kind="holdfast_error"):
     """A part of holdfast failed and was switched off; the training went on."""
 
     where: str

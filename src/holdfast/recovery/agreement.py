@@ -61,38 +61,38 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Proposal:
     """What a rank wants all of them to do."""
 
     number: int
     kind: str
     rank: int
     facts: Facts
-    hasty: bool = True
+    blocks_training: bool = True
     """Whether ranks rather wait than go on in the meantime."""
     patience: float = PATIENCE
     """Seconds until a rank that does not answer is given up on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class Accepted:
     """What all ranks do after ``step``."""
 
-    question: Question
+    proposal: Proposal
     step: int
     facts: Facts
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Rejected:
     """What no rank does, and why; ``silent`` when ranks did not answer."""
 
-    question: Question
+    proposal: Proposal
     why: str
     silent: bool = False
 
 
-class Party(Protocol):
+class RankVoter(Protocol):
     """What the thread asks of the training of its rank; called beside it."""
 
     def there(self) -> bool:
@@ -103,11 +103,11 @@ class Party(Protocol):
         """The step that was counted last."""
         ...
 
-    def answer(self, question: Question) -> Facts:
+    def answer(self, proposal: Proposal) -> Facts:
         """What this rank has to say."""
         ...
 
-    def decide(self, question: Question, answers: Sequence[Facts]) -> tuple[str, Facts]:
+    def decide(self, proposal: Proposal, answers: Sequence[Facts]) -> tuple[str, Facts]:
         """Why nothing is done, or "" and what is; asked of the first rank alone."""
         ...
 
@@ -134,7 +134,7 @@ class Agreement:
         store: a connection that nobody else uses.
         rank: of this process.
         world: how many there are.
-        party: the training of this rank.
+        voter: the training of this rank.
         patience: seconds until a silent rank is given up on.
         serves: whether the process of the first rank serves the store.
     """
@@ -144,22 +144,22 @@ class Agreement:
         store: Store,
         rank: int,
         world: int,
-        party: Party,
+        voter: RankVoter,
         patience: float = PATIENCE,
         *,
         serves: bool = True,
     ) -> None:
         self.hold_at: float = math.inf
         """The step after which the training thread must ask ``arrive``; mostly infinite."""
-        self.news: list[Refused] = []
+        self.news: list[Rejected] = []
         """What was refused, for the training thread to tell."""
         self.why_over = ""
         """Who did not answer, where that ended agreements."""
         self._store, self._rank, self._world = store, rank, world
-        self._party, self._patience, self._serves = party, patience, serves
+        self._voter, self._patience, self._serves = voter, patience, serves
         self._look = _LOOK * max(1.0, world / _RANKS)
         self._wanted: dict[str, tuple[Facts, bool, float]] = {}
-        self._agreed: Agreed | None = None
+        self._agreed: Accepted | None = None
         self._number = 0
         self._pace = _Pace()
         self._changed = threading.Condition()
@@ -170,7 +170,12 @@ class Agreement:
     # ------------------------------------------------------------------ the training thread
 
     def ask(
-        self, kind: str, facts: Facts, *, hasty: bool = True, patience: float | None = None
+        self,
+        kind: str,
+        facts: Facts,
+        *,
+        blocks_training: bool = True,
+        patience: float | None = None,
     ) -> None:
         """Ask all ranks to do something; returns at once. One question of a kind waits at most.
 
@@ -179,7 +184,7 @@ class Agreement:
         with self._changed:
             if not self._over:
                 patience = self._patience if patience is None else patience
-                self._wanted[kind] = facts, hasty, patience
+                self._wanted[kind] = facts, blocks_training, patience
                 self._changed.notify_all()
 
     def withdraw(self, kind: str) -> None:
@@ -188,7 +193,7 @@ class Agreement:
             self._wanted.pop(kind, None)
 
     @property
-    def agreed(self) -> Agreed | None:
+    def agreed(self) -> Accepted | None:
         """What is to be done after a step to come."""
         return self._agreed
 
@@ -197,7 +202,7 @@ class Agreement:
         """Whether something is being agreed on, or waits for its step."""
         return self.hold_at < math.inf
 
-    def arrive(self, step: int, facts: Facts) -> tuple[Agreed, list[Facts]] | None:
+    def arrive(self, step: int, facts: Facts) -> tuple[Accepted, list[Facts]] | None:
         """After ``hold_at``: wait for what was named; what to do now and what each rank brings.
 
         None: nothing, or not yet.
@@ -222,14 +227,14 @@ class Agreement:
                 self._number += 1
                 self._changed.notify_all()
 
-    def exchange(self, name: str, mine: Facts, patience: float | None = None) -> list[Facts] | None:
+    def exchange(self, name: str, own: Facts, patience: float | None = None) -> list[Facts] | None:
         """What each rank brings to something that all of them are at; None where one is missing.
 
         ``patience``: seconds that it may come later than others.
         """
         limit = self._limit() if patience is None else patience
         common = f"{name}/all"
-        self._put(f"{name}/{self._rank}", mine)
+        self._put(f"{name}/{self._rank}", own)
         keys = [f"{name}/{rank}" for rank in range(self._world)]
         if self._rank == 0:
             there = self._await(keys, limit)
@@ -266,13 +271,15 @@ class Agreement:
             while not self._store.check(others) and time.monotonic() < end:
                 time.sleep(_SOON)
 
-    def _meet(self, agreed: Agreed, step: int, facts: Facts) -> tuple[Agreed, list[Facts]] | None:
-        every = self.exchange(f"meet/{agreed.question.number}", {**facts, "step": step})
+    def _meet(
+        self, agreed: Accepted, step: int, facts: Facts
+    ) -> tuple[Accepted, list[Facts]] | None:
+        every = self.exchange(f"meet/{agreed.proposal.number}", {**facts, "step": step})
         if every is None:
-            self._refuse(agreed.question, "a rank did not come to its step", silent=True)
+            self._refuse(agreed.proposal, "a rank did not come to its step", silent=True)
             return None
         if len({one["step"] for one in every}) > 1:
-            self._refuse(agreed.question, "ranks do not take the same steps", silent=True)
+            self._refuse(agreed.proposal, "ranks do not take the same steps", silent=True)
             return None
         return agreed, every
 
@@ -284,26 +291,26 @@ class Agreement:
 
     def _run(self) -> None:
         try:
-            while not self._over and self._party.there():
+            while not self._over and self._voter.there():
                 if self._store.check([_GONE]):
                     self._store.set(f"left/{self._rank}", "")
                     with self._changed:
                         self._over, self.hold_at = True, math.inf
                         self._changed.notify_all()
                     return
-                self._pace.look(self._party.step())
+                self._pace.look(self._voter.step())
                 number = self._number
                 if self._agreed is None and self._asked(number):
-                    self._answer(self._question(number))
+                    self._answer(self._proposal(number))
                 with self._changed:
                     waits = self._agreed is not None or not self._wanted
                     if waits and not self._over:
                         self._changed.wait(self._look)
         except Exception as error:  # the store is gone, or its server
             if not self._over:
-                question = Question(self._number, "", self._rank, {})
+                proposal = Proposal(self._number, "", self._rank, {})
                 why = f"the store of the ranks cannot be reached ({type(error).__name__}: {error})"
-                self._refuse(question, why, silent=True)
+                self._refuse(proposal, why, silent=True)
 
     def _asked(self, number: int) -> bool:
         """Whether there is a question of this number, perhaps by us just now."""
@@ -314,59 +321,59 @@ class Agreement:
             kind = next(iter(self._wanted), None)
             if kind is None:
                 return False
-            facts, hasty, patience = self._wanted[kind]
-        mine = {"kind": kind, "rank": self._rank, "facts": facts, "hasty": hasty}
-        mine["patience"] = patience
-        self._first(key, mine)
+            facts, blocks_training, patience = self._wanted[kind]
+        own = {"kind": kind, "rank": self._rank, "facts": facts, "blocks_training": blocks_training}
+        own["patience"] = patience
+        self._first(key, own)
         return True
 
-    def _question(self, number: int) -> Question:
-        return Question(number, **self._get(f"ask/{number}"))
+    def _proposal(self, number: int) -> Proposal:
+        return Proposal(number, **self._get(f"ask/{number}"))
 
-    def _answer(self, question: Question) -> None:
+    def _answer(self, proposal: Proposal) -> None:
         """Promise not to pass a step, and hear what was named."""
-        number = question.number
-        self.withdraw(question.kind)
-        hold = self._party.step() + self._lead(question)
+        number = proposal.number
+        self.withdraw(proposal.kind)
+        hold = self._voter.step() + self._lead(proposal)
         with self._changed:
             self.hold_at = hold
-        facts = self._party.answer(question)
+        facts = self._voter.answer(proposal)
         self._put(f"answer/{number}/{self._rank}", {"hold": hold, "facts": facts})
         named = f"named/{number}"
         if self._rank == 0:
-            told = self._first(named, self._named(question))
-        elif self._await([named], 2 * question.patience):
-            told = self._get(named)
+            reported = self._first(named, self._named(proposal))
+        elif self._await([named], 2 * proposal.patience):
+            reported = self._get(named)
         else:
-            told = self._first(named, {"why": "rank 0 did not answer", "silent": True})
-        if told["why"]:
-            self._refuse(question, told["why"], silent=told["silent"])
+            reported = self._first(named, {"why": "rank 0 did not answer", "silent": True})
+        if reported["why"]:
+            self._refuse(proposal, reported["why"], silent=reported["silent"])
             return
         with self._changed:
-            self._agreed = Agreed(question, told["step"], told["facts"])
+            self._agreed = Accepted(proposal, reported["step"], reported["facts"])
             self._changed.notify_all()
 
-    def _named(self, question: Question) -> dict[str, Any]:
-        keys = [f"answer/{question.number}/{rank}" for rank in range(self._world)]
-        if not self._await(keys, question.patience):
+    def _named(self, proposal: Proposal) -> dict[str, Any]:
+        keys = [f"answer/{proposal.number}/{rank}" for rank in range(self._world)]
+        if not self._await(keys, proposal.patience):
             if self._store.check([_GONE]):
                 return {"why": f"rank {self._store.get(_GONE).decode()} has ended", "silent": True}
             silent = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
             return {"why": f"no answer of rank {_list(silent)}", "silent": True}
         answers = [self._get(key) for key in keys]
-        why, facts = self._party.decide(question, [one["facts"] for one in answers])
+        why, facts = self._voter.decide(proposal, [one["facts"] for one in answers])
         step = max(one["hold"] for one in answers)
         return {"why": why, "silent": False, "step": step, "facts": facts}
 
-    def _lead(self, question: Question) -> int:
+    def _lead(self, proposal: Proposal) -> int:
         """Steps until the earliest that may be named."""
-        if question.hasty or not self._pace.seconds:
+        if proposal.blocks_training or not self._pace.seconds:
             return _LEAD
         return max(_LEAD, min(math.ceil(3.0 * self._look / self._pace.seconds), _AHEAD))
 
-    def _refuse(self, question: Question, why: str, *, silent: bool = False) -> None:
+    def _refuse(self, proposal: Proposal, why: str, *, silent: bool = False) -> None:
         with self._changed:
-            self.news.append(Refused(question, why, silent))
+            self.news.append(Rejected(proposal, why, silent))
             self.hold_at = math.inf
             if silent:
                 self._over, self.why_over = True, why

@@ -46,7 +46,7 @@ _LOOK = 0.02
 _installed: EndSignals | None = None
 
 
-class Ending(Protocol):
+class EndsTraining(Protocol):
     """What is asked of a training that is about to end; nothing of it may raise."""
 
     def waits_at(self, frame: FrameType | None) -> FrameType | None:
@@ -86,7 +86,9 @@ class EndSignals:
         wait: seconds that the step at work has to come to its end.
     """
 
-    def __init__(self, training: Ending, names: Iterable[str] = SIGNALS, wait: float = 0.0) -> None:
+    def __init__(
+        self, training: EndsTraining, names: Iterable[str] = SIGNALS, wait: float = 0.0
+    ) -> None:
         self.pending = 0
         """The signal that waits for the end of the step at work; 0 for none."""
         self._training, self._wait = training, wait

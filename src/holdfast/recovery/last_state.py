@@ -33,7 +33,7 @@ from ..config import CheckpointSettings
 from ..errors import CheckpointError
 from ..records.recovery import LastStateResult, SavingLastState
 from ..shards import is_sharded
-from .end_signals import Ending, EndSignals
+from .end_signals import EndSignals, EndsTraining
 from .rollback import Recovery
 from .snapshots import Snapshot
 from .training import Training
@@ -100,14 +100,14 @@ class LastState:
         """The last step of the state that was written, or could not be."""
         self.signals: EndSignals | None = None
         """Those that have the run saved before they end it, once training has begun."""
-        recovery.together.ends_by = self._end_together
+        recovery.all_ranks.ends_by = self._end_together
 
     @property
     def _done(self) -> bool:
         """Whether there is nothing to write, or nothing new: a script may go on after Ctrl-C."""
         return not self._wanted or self._saved_after == self._training.iteration
 
-    def watch_signals(self, training: Ending) -> None:
+    def watch_signals(self, training: EndsTraining) -> None:
         """Training begins: have it saved before a signal ends the process."""
         if self._wanted:
             self.signals = EndSignals(training, self._settings.signals, self._settings.wait)
@@ -275,7 +275,7 @@ class LastState:
             "steps": step + 1,
             "rank": rank,
             "kind": LAST,
-            "good": self._recovery.calm,
+            "good": self._recovery.no_incident,
             **({"resume": True} if "resume" in candidate.tree else {}),
             **store.whose,
         }
@@ -284,7 +284,7 @@ class LastState:
             file=str(written.path),
             bytes=written.bytes,
             seconds=round(written.seconds, 3),
-            good=self._recovery.calm,
+            good=self._recovery.no_incident,
         )
         self._record(step, result)
 

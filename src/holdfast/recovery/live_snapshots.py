@@ -7,12 +7,12 @@ from torch.optim import Optimizer
 from ..checkpoint.training_state import TrainingState
 from ..config import Settings
 from ..suspicion import Suspicion
+from .all_ranks import PACE, AllRanks
 from .damage import Damage
 from .live_state import LiveState
+from .open_incidents import OpenIncidents
 from .snapshots import Snapshot, Snapshots
-from .together import PACE, Together
 from .training import Training
-from .troubles import Troubles
 
 
 class LiveSnapshots:
@@ -23,8 +23,8 @@ class LiveSnapshots:
         training: of this process.
         live: what belongs to the run.
         snapshots: those that were taken.
-        together: what is agreed on with other ranks.
-        troubles: how high the loss is.
+        all_ranks: what is agreed on with other ranks.
+        open_incidents: how high the loss is.
         damage: what a state to go back to must not hold.
     """
 
@@ -34,14 +34,14 @@ class LiveSnapshots:
         training: Training,
         live: LiveState,
         snapshots: Snapshots,
-        together: Together,
-        troubles: Troubles,
+        all_ranks: AllRanks,
+        open_incidents: OpenIncidents,
         damage: Damage,
     ) -> None:
         self.epoch = 0
         """Counts how often a loader started over: an older RNG state would repeat its order."""
         self._training, self._live, self._snapshots = training, live, snapshots
-        self._together, self._troubles, self._damage = together, troubles, damage
+        self._all_ranks, self._open_incidents, self._damage = all_ranks, open_incidents, damage
         self._at_end = settings.checkpoint.at_end
 
     def take(self, step: int) -> Snapshot | None:
@@ -51,7 +51,7 @@ class LiveSnapshots:
         if self._snapshots.why_not:
             self._training.not_covered("rolling back", self._snapshots.why_not)
         if self._snapshots.pace.too_often:
-            self._together.ask(PACE, {}, hasty=False)
+            self._all_ranks.ask(PACE, {}, blocks_training=False)
         return taken
 
     def take_leaving(self, optimizer: Optimizer, step: int) -> None:
@@ -90,7 +90,7 @@ class LiveSnapshots:
 
     def _take(self, state: TrainingState, step: int) -> Snapshot | None:
         self._damage.settle()
-        taken = self._snapshots.take(state, step, self._troubles.level, self.epoch)
+        taken = self._snapshots.take(state, step, self._open_incidents.level, self.epoch)
         if taken is not None:
             self._damage.saw(taken, state)
         return taken

@@ -8,14 +8,14 @@ from types import FrameType
 from typing import Any
 
 from ..records.recovery import ClippingSwitched, OrderedAction
-from .agreement import Agreed, Facts
+from .agreement import Accepted, Facts
+from .all_ranks import CLIP, END, LOWER, OUTLIERS, PACE, SAVE, AllRanks
 from .checkpoints import AutomaticCheckpoints
-from .judging import Judging
 from .live_snapshots import LiveSnapshots
 from .restoring import Restoring
+from .rollback_decision import RollbackDecision
 from .snapshots import Snapshots
-from .stopping import Ending
-from .together import CLIP, END, LOWER, OUTLIERS, PACE, SAVE, Together
+from .stopping import StopReason
 from .training import Training
 
 
@@ -25,34 +25,38 @@ class Orders:
     Args:
         training: of this process.
         restoring: lowers the learning rate.
-        judging: lowers it after outlier norms.
+        rollback_decision: lowers it after outlier norms.
         taking: takes the state that is saved.
         snapshots: those that were taken.
         checkpoints: where they go.
-        together: what is agreed on with other ranks.
+        all_ranks: what is agreed on with other ranks.
     """
 
     def __init__(
         self,
         training: Training,
         restoring: Restoring,
-        judging: Judging,
+        rollback_decision: RollbackDecision,
         taking: LiveSnapshots,
         snapshots: Snapshots,
         checkpoints: AutomaticCheckpoints,
-        together: Together,
+        all_ranks: AllRanks,
     ) -> None:
-        self._training, self._restoring, self._judging = training, restoring, judging
+        self._training, self._restoring, self._rollback_decision = (
+            training,
+            restoring,
+            rollback_decision,
+        )
         self._taking, self._snapshots, self._checkpoints = taking, snapshots, checkpoints
-        self._together = together
+        self._all_ranks = all_ranks
 
-    def obey(self, order: Mapping[str, Any], step: int) -> Ending | None:
+    def obey(self, order: Mapping[str, Any], step: int) -> StopReason | None:
         """Take the action for a finding that became known after its step; the end, if it is one."""
         ending = None
         action, code = str(order.get("action")), str(order.get("code"))
         taken = OrderedAction(action=action, code=code, found=order.get("found"))
-        if self._together.begin() and action in (LOWER, SAVE):
-            taken = taken.replace(done=self._together.ask(action, {"kind": "asked"}))
+        if self._all_ranks.begin() and action in (LOWER, SAVE):
+            taken = taken.replace(done=self._all_ranks.ask(action, {"kind": "asked"}))
         elif action == "lower_lr":
             self._restoring.lower_rates()
         elif action == "checkpoint":
@@ -62,7 +66,7 @@ class Orders:
             taken = taken.replace(done=path is not None, checkpoint=os.fspath(path or ""))
         elif action == "stop":
             why = str(order.get("why")) or f"the policy says stop on {code}"
-            ending = Ending(code, why, step)
+            ending = StopReason(code, why, step)
         else:
             taken = taken.replace(done=False, why="this action cannot be taken later")
         self._training.record_at(step, taken)
@@ -70,7 +74,7 @@ class Orders:
 
     def agreed(
         self,
-        agreed: Agreed,
+        agreed: Accepted,
         every: Sequence[Facts],
         step: int,
         at: FrameType | None,
@@ -85,8 +89,8 @@ class Orders:
             at: where the loop asks for its next batch; None while it gets one again.
             steps: how many the run has made.
         """
-        kind, facts, asked_by = agreed.question.kind, agreed.facts, agreed.question.rank
-        calm = all(one["calm"] for one in every)
+        kind, facts, asked_by = agreed.proposal.kind, agreed.facts, agreed.proposal.rank
+        no_incident = all(one["no_incident"] for one in every)
         if kind == CLIP:
             guards = {guard.index: guard for _, guard in self._training.guards()}
             switched = ClippingSwitched.from_dict(facts).replace(asked_by=asked_by)
@@ -97,12 +101,14 @@ class Orders:
         elif kind == PACE:
             self._snapshots.pace.every = facts["every"]
         elif kind == LOWER:
-            self._judging.lower_rates(facts, step + 1, asked_by)
+            self._rollback_decision.lower_rates(facts, step + 1, asked_by)
         elif kind == END:
             common = set.intersection(*(set(one["kept"]) for one in every))
             old = self._snapshots.of(max(common, default=-1))
-            self._together.ends_by(facts["signal"], self._taking.take(step) if calm else old)
-        elif kind == SAVE and calm:
+            self._all_ranks.ends_by(
+                facts["signal"], self._taking.take(step) if no_incident else old
+            )
+        elif kind == SAVE and no_incident:
             taken = self._taking.take(step)
             if taken is not None:
                 self._checkpoints.save(taken, facts["kind"], at=at, steps=steps)

@@ -48,7 +48,7 @@ class Skippable(Protocol):
         ...
 
 
-class OutOfMemory:
+class OutOfMemoryRecovery:
     """Calls in parts, and steps that are begun again.
 
     Args:
@@ -66,7 +66,7 @@ class OutOfMemory:
         self._on = on
         self._hooked = False
         self._tries = _TRIES
-        self._told = False
+        self._reported = False
         self.pieces = Pieces()
         self._within = False
         self.again: list[tuple[Batch, Any]] = []
@@ -171,8 +171,8 @@ class OutOfMemory:
             models = self._training.models()
             name = type(models[0]).__name__ if models else "the model"
             samples, why = split_batch.count(batches[-1]), split_batch.why_not_exact(models)
-            told = Split(name, samples, "step", made.pieces, why, "", made.error, made.seconds)
-            self.split.news.append(told)
+            reported = Split(name, samples, "step", made.pieces, why, "", made.error, made.seconds)
+            self.split.news.append(reported)
             self.tell(step)
 
     def _run(
@@ -214,11 +214,11 @@ class OutOfMemory:
 
     def state(self) -> dict[str, Any]:
         """How calls are made from here on, as plain data."""
-        return {"tries": self._tries, "told": self._told, "split": self.split.state()}
+        return {"tries": self._tries, "told": self._reported, "split": self.split.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state`` gave."""
-        self._tries, self._told = state["tries"], state["told"]
+        self._tries, self._reported = state["tries"], state["told"]
         self.split.restore(state["split"])
 
     def tell(self, step: int) -> None:
@@ -234,9 +234,9 @@ class OutOfMemory:
                 seconds=round(sum(one.seconds for one in news), 3),
                 **({} if first.place is None else vars(first.place)),
             )
-        split = split.replace(first=not self._told)
+        split = split.replace(first=not self._reported)
         self._training.record_at(step, split)
-        self._told = True
+        self._reported = True
 
 
 def _called(model: nn.Module) -> nn.Module | None:

@@ -32,7 +32,7 @@ _PATIENCE = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BlockLayout:
     """Where so many bytes each go in one block: offsets, and pieces as (begin, end)."""
 
     offsets: tuple[int, ...]
@@ -44,11 +44,11 @@ class Plan:
         return self.pieces[-1][1] if self.pieces else 0
 
 
-def plan(sizes: Sequence[int], piece: int = _PIECE) -> Plan:
+def plan(sizes: Sequence[int], piece: int = _PIECE) -> BlockLayout:
     """Lay tensors out one after another; a new piece begins with a page.
 
     >>> plan([100, 100, 100], piece=150)
-    Plan(offsets=(0, 128, 4096), pieces=((0, 4096), (4096, 8192)))
+    BlockLayout(offsets=(0, 128, 4096), pieces=((0, 4096), (4096, 8192)))
     """
     offsets: list[int] = []
     pieces: list[tuple[int, int]] = []
@@ -62,13 +62,13 @@ def plan(sizes: Sequence[int], piece: int = _PIECE) -> Plan:
         at = _up(at + size, _ALIGNED)
     if at > begin:
         pieces.append((begin, _up(at, _PAGE)))
-    return Plan(tuple(offsets), tuple(pieces))
+    return BlockLayout(tuple(offsets), tuple(pieces))
 
 
 class Room:
     """A block that is being made; an error of the making is raised by ``take``."""
 
-    def __init__(self, wanted: Plan, device: torch.device) -> None:
+    def __init__(self, wanted: BlockLayout, device: torch.device) -> None:
         self.plan = wanted
         self._device = device
         self._block: Tensor | None = None
@@ -110,7 +110,9 @@ class Room:
             self._error = error
 
 
-def _pinned(wanted: Plan, given_up: Callable[[], bool], rest: Callable[[float], object]) -> Tensor:
+def _pinned(
+    wanted: BlockLayout, given_up: Callable[[], bool], rest: Callable[[float], object]
+) -> Tensor:
     memory = mmap.mmap(-1, max(wanted.size, _PAGE))
     with contextlib.suppress(OSError, ValueError, AttributeError):
         memory.madvise(mmap.MADV_HUGEPAGE)  # fewer pages to find

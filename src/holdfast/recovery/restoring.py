@@ -47,19 +47,19 @@ class Restoring:
         self, saved: Mapping[str, Any], *, rng_state: bool = False, everything: bool = False
     ) -> None:
         """Restore the run. State that follows the loop stays, since the loop has gone on."""
-        mine = self._live.training_state()
+        own = self._live.training_state()
         state = dict(saved)
         parts = {"models", "optimizers", "scaler", "ema"}
         if everything or self._settings.schedule:
             parts.add("schedulers")
         else:
-            state["optimizers"] = with_live_groups(state["optimizers"], mine.optimizers)
+            state["optimizers"] = with_live_groups(state["optimizers"], own.optimizers)
         if everything or rng_state:
             parts.add(RNG)
-        tensors = (t for m in mine.models.values() for t in (*m.parameters(), *m.buffers()))
+        tensors = (t for m in own.models.values() for t in (*m.parameters(), *m.buffers()))
         # A backward pass to come would refuse weights that have changed since its forward pass.
         with _unsafe_preserve_version_counter(tuple(t for t in tensors if not t.is_inference())):
-            mine.put_back(state, parts=parts)
+            own.put_back(state, parts=parts)
         self.stale |= self._training.yet_to_step
         self._training.restored()
 

@@ -8,9 +8,9 @@ until old weights see the new data. That is the batch of the last step once more
 be given it again: the same data with both weights, and a run that was well loses nothing. The loop
 goes on with the next data, so the data that did the damage is skipped.
 
-What is suspected is said by ``judging``; ``going_back`` puts older states in place, ``stopping``
-ends the run. With several ranks whatever follows is done by all of them after the same step
-(``together``).
+``rollback_decision`` says what is suspected; ``restore_older`` puts older states in place,
+``stopping`` ends the run. With several ranks whatever follows is done by all of them after the
+same step (``all_ranks``).
 
 What comes back after the last rollback of the budget is beyond the snapshots, which are some steps
 old: the best state by validation is restored from its checkpoint, with a lower learning rate.
@@ -31,20 +31,20 @@ from ..probes.batches import Batch
 from ..probes.loss import Losses
 from ..probes.step_record import StepRecord
 from ..suspicion import LOOK, Suspicion
+from .all_ranks import BEST, END, ROLLBACK, SAVE, STOP, AllRanks
 from .checkpoints import AutomaticCheckpoints
 from .damage import Damage
-from .going_back import GoingBack
-from .judging import Judging
 from .live_snapshots import LiveSnapshots
 from .live_state import LiveState
+from .open_incidents import OpenIncidents
 from .orders import Orders
+from .restore_older import RestoreOlder
 from .restoring import Restoring
+from .rollback_decision import RollbackDecision
 from .snapshots import Snapshots
-from .stopping import Ending, Stopping
-from .together import BEST, END, ROLLBACK, SAVE, STOP, Together
+from .stopping import Stopping, StopReason
 from .training import Guarded, Training
-from .trial import Replay, Trial, read_loss, was_skipped
-from .troubles import Troubles
+from .trial import RepeatedBatches, Trial, read_loss, was_skipped
 
 _ASK = 8
 
@@ -60,28 +60,28 @@ class Recovery:
         about = training, self.live, damage
         self.checkpoints = AutomaticCheckpoints(settings.checkpoint, *about, why_not)
         self.snapshots = Snapshots(settings.rollback, least=1 if self.checkpoints.wanted else 0)
-        self.together = Together(training, self.snapshots, damage)
-        self.troubles = Troubles(settings.spike.patience)
+        self.all_ranks = AllRanks(training, self.snapshots, damage)
+        self.open_incidents = OpenIncidents(settings.spike.patience)
         self._training, self._policy = training, policy
-        shared = self.together, self.troubles
+        shared = self.all_ranks, self.open_incidents
         self._taking = LiveSnapshots(
             *(settings, training, self.live, self.snapshots, *shared, damage)
         )
-        self._judging = Judging(training, policy, self.restoring, *shared)
+        self._rollback_decision = RollbackDecision(training, policy, self.restoring, *shared)
         self._stopping = Stopping(training, self.checkpoints, self.snapshots, *shared)
-        self._back = GoingBack(
+        self._back = RestoreOlder(
             *(settings, training, policy, self.restoring),
             *(self._taking, self.snapshots, self._stopping, *shared),
         )
         self._orders = Orders(
-            *(training, self.restoring, self._judging, self._taking),
-            *(self.snapshots, self.checkpoints, self.together),
+            *(training, self.restoring, self._rollback_decision, self._taking),
+            *(self.snapshots, self.checkpoints, self.all_ranks),
         )
         # With a decision that was made already: to the best state.
         self._ordered: tuple[Guarded, Suspicion, Decision | None] | None = None
-        self._ending: Ending | None = None
+        self._ending: StopReason | None = None
         self._trial: Trial | None = None
-        self.replay = Replay()
+        self.replay = RepeatedBatches()
         self.look_at = 0.0
         """The step at which it is asked again what is due."""
         self.attentive = False
@@ -101,17 +101,17 @@ class Recovery:
         """The numbers of a step are on the host."""
         self.replay.loss = record.row["loss"]
         free = self._trial is None and self._ordered is None
-        ending, found = self._judging.known(guard, record, free=free)
+        ending, found = self._rollback_decision.known(guard, record, free=free)
         if ending is not None:
             self._ending = ending
         if found is not None:
             self._ordered = guard, found, None
         clipping = any(one.outliers.clipping for _, one in self._training.guards())
-        self.attentive = clipping or not self.troubles.none
+        self.attentive = clipping or not self.open_incidents.none
 
     def new_task(self, step: int) -> None:
         """Something else is learned from here on: a jump of the loss is meant."""
-        self._judging.new_task(step)
+        self._rollback_decision.new_task(step)
 
     # ------------------------------------------------------------------ at a boundary
 
@@ -123,14 +123,14 @@ class Recovery:
     def quiet(self) -> bool:
         """Whether nobody wants anything done between two steps, but for what comes with time."""
         wanted = self._ordered is not None or self._ending is not None
-        several = self.together.agreement is not None
+        several = self.all_ranks.agreement is not None
         return not (wanted or several or self._training.has_orders)
 
     def due(self, step: int) -> bool:
         """Whether anything is to be done between this step and the next."""
         if self._ordered is not None or self._ending is not None or self._training.has_orders:
             return True
-        if self.together.due(step):
+        if self.all_ranks.due(step):
             return True
         if step < self.look_at:
             return False
@@ -144,7 +144,7 @@ class Recovery:
         """Whether older weights are about to be tried."""
         if self._ordered is not None and self._ordered[2] is None:
             return True
-        return self.together.goes_back
+        return self.all_ranks.goes_back
 
     def boundary(
         self,
@@ -166,14 +166,14 @@ class Recovery:
         """
         for order in self._training.orders():
             self._ending = self._orders.obey(order, step) or self._ending
-        if self.together.due(step) and self._act_together(step, fed, batches, at, steps):
+        if self.all_ranks.due(step) and self._act_together(step, fed, batches, at, steps):
             return
-        for refused in self.together.tell(step):
+        for refused in self.all_ranks.tell(step):
             if refused.kind == END:
-                self.together.ends_by(refused.facts["signal"], None)
+                self.all_ranks.ends_by(refused.facts["signal"], None)
             if refused.kind == STOP:  # a launcher ends the others when this one ends
                 self._ending = None
-                self._stopping.stop(Ending(refused.facts["code"], refused.facts["why"], step))
+                self._stopping.stop(StopReason(refused.facts["code"], refused.facts["why"], step))
         if self._ending is not None:
             ending, self._ending = self._ending, None
             self._stopping.end(ending)
@@ -184,14 +184,14 @@ class Recovery:
             elif trial := self._back.answer(guard, found, step, fed=fed):
                 self._try(trial, step, batches)
             return
-        if self._trial is not None or not self.troubles.none or self.together.busy:
+        if self._trial is not None or not self.open_incidents.none or self.all_ranks.busy:
             return
         # While the loop has a batch for the second time, one that is due waits.
         size = self.snapshots.size
         save = self.checkpoints.due(step, size) if at is not None or not fed else ""
-        if save and self.together.begin():
+        if save and self.all_ranks.begin():
             if self._training.rank == 0:  # one clock for all
-                self.together.ask(SAVE, {"kind": save}, hasty=False)
+                self.all_ranks.ask(SAVE, {"kind": save}, blocks_training=False)
             save = ""
         taken = self._taking.take(step) if save or self.snapshots.due(step) else None
         newest = self.snapshots.newest()
@@ -208,14 +208,14 @@ class Recovery:
         steps: int,
     ) -> bool:
         """Do what ranks have agreed on, if this is the step for it; True when that was all."""
-        began = self.troubles.began(1 << 62)
+        began = self.open_incidents.began(1 << 62)
         kept = [one.step for one in self.snapshots.taken() if one.step < began]
-        mine = {"again": bool(batches), "calm": self.troubles.none, "kept": kept}
-        met = self.together.arrive(step, mine)
+        own = {"again": bool(batches), "no_incident": self.open_incidents.none, "kept": kept}
+        met = self.all_ranks.arrive(step, own)
         if met is None:
             return False
         agreed, every = met
-        kind, facts, asked_by = agreed.question.kind, agreed.facts, agreed.question.rank
+        kind, facts, asked_by = agreed.proposal.kind, agreed.facts, agreed.proposal.rank
         if kind == STOP:
             self._ending = None
             self._stopping.agreed(facts, step, asked_by)
@@ -244,9 +244,9 @@ class Recovery:
         return self._trial is not None
 
     @property
-    def calm(self) -> bool:
+    def no_incident(self) -> bool:
         """Whether nothing is suspected of having damaged the weights."""
-        return self.troubles.none
+        return self.open_incidents.none
 
     def leaves(self, optimizer: Optimizer, step: int, *, last: bool) -> None:
         """An optimizer is about to be freed; ``last``: it took part in the last step."""
@@ -297,9 +297,9 @@ class Recovery:
         step, found = record.step + 1, trial.suspicion
         self._back.undo(trial, step)
         if found.cause:
-            self.troubles.of(guard).in_vain[found.cause] = record.step
+            self.open_incidents.of(guard).in_vain[found.cause] = record.step
         if trial.verdict == "data":
-            self._judging.new_level(guard, step, found.usual, found.loss)
+            self._rollback_decision.new_level(guard, step, found.usual, found.loss)
 
     def _settle(self, trial: Trial, tried: float, step: int) -> None:
         """The old weights are the better ones: stay with them."""
@@ -311,7 +311,7 @@ class Recovery:
             self._ordered = trial.guard, found, decision
             return
         if decision.stop:
-            self._ending = Ending(found.code, decision.why, step)
+            self._ending = StopReason(found.code, decision.why, step)
         self._back.keep(trial, decision, tried, step)
 
     def restore_best(self, why: str) -> str:
@@ -331,7 +331,7 @@ class Recovery:
         """Whether nothing is ordered, tried or suspected."""
         waiting = (self._ordered, self._ending, self._trial)
         busy = self.replay.more or self.restoring.stale
-        return waiting == (None,) * 3 and self.troubles.none and not busy
+        return waiting == (None,) * 3 and self.open_incidents.none and not busy
 
     def state(self) -> dict[str, Any]:
         """All that its next decisions depend on but the snapshots, as plain data.
@@ -339,21 +339,24 @@ class Recovery:
         Only for a run that is settled.
         """
         return {
-            "troubles": self.troubles.state(),
-            "last": {"rollback": self.troubles.rolled_back, "lowered": self._judging.lowered},
+            "troubles": self.open_incidents.state(),
+            "last": {
+                "rollback": self.open_incidents.rolled_back,
+                "lowered": self._rollback_decision.lowered,
+            },
             "best_left": self._back.best_left,
             "epoch": self._taking.epoch,
             "attentive": self.attentive,
-            "level": self.troubles.level,
+            "level": self.open_incidents.level,
             "policy": self._policy.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state`` gave."""
-        self.troubles.restore(state["troubles"])
-        self.troubles.level = state["level"]
-        self.troubles.rolled_back = state["last"]["rollback"]
-        self._judging.lowered = state["last"]["lowered"]
+        self.open_incidents.restore(state["troubles"])
+        self.open_incidents.level = state["level"]
+        self.open_incidents.rolled_back = state["last"]["rollback"]
+        self._rollback_decision.lowered = state["last"]["lowered"]
         self._back.best_left = state["best_left"]
         self._taking.epoch = state["epoch"]
         self.attentive = state["attentive"]
@@ -361,7 +364,7 @@ class Recovery:
 
     def close(self) -> None:
         """The run ends."""
-        self.together.close()
+        self.all_ranks.close()
         self.checkpoints.close()
         self.snapshots.close()
         if self.snapshots.count:

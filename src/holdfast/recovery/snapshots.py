@@ -24,7 +24,7 @@ from ..config import RollbackSettings
 from ..probes.ranks import ranks
 from ..records.recovery import SnapshotTotals
 from ..shards import is_sharded, like, local
-from .pinned_memory import Plan, Room, plan
+from .pinned_memory import BlockLayout, Room, plan
 from .snapshot_pace import Pace
 
 _NUMBERS = frozenset((int, float, bool))
@@ -228,8 +228,8 @@ class Snapshots:
         wanted = _plan(tensors)
         total = wanted.size
         free = psutil.virtual_memory().available
-        mine = 0 if slot.block is None else slot.block.numel()
-        if self.bytes - mine + total > self._settings.memory * free:
+        own = 0 if slot.block is None else slot.block.numel()
+        if self.bytes - own + total > self._settings.memory * free:
             self._shrink(slot, total, free)
             return False
         device = _gpu(tensors)
@@ -339,7 +339,7 @@ def _gpu(tensors: list[Tensor]) -> torch.device | None:
     return next((t.device for t in tensors if t.is_cuda), None)
 
 
-def _plan(tensors: list[Tensor]) -> Plan:
+def _plan(tensors: list[Tensor]) -> BlockLayout:
     return plan([_size(tensor) for tensor in tensors])
 
 

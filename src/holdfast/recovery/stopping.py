@@ -8,15 +8,15 @@ from typing import Any, NoReturn
 
 from ..errors import Stopped
 from ..records.recovery import RunStopped
+from .all_ranks import STOP, AllRanks
 from .checkpoints import AutomaticCheckpoints
+from .open_incidents import OpenIncidents
 from .snapshots import Snapshot, Snapshots
-from .together import STOP, Together
 from .training import Training
-from .troubles import Troubles
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class StopReason:
     """Why a run is to be stopped: which finding, and after which step."""
 
     code: str
@@ -31,8 +31,8 @@ class Stopping:
         training: of this process.
         checkpoints: where the last good state goes.
         snapshots: states that it is chosen from.
-        together: what is agreed on with other ranks.
-        troubles: when the present trouble began.
+        all_ranks: what is agreed on with other ranks.
+        open_incidents: when the present trouble began.
     """
 
     def __init__(
@@ -40,29 +40,29 @@ class Stopping:
         training: Training,
         checkpoints: AutomaticCheckpoints,
         snapshots: Snapshots,
-        together: Together,
-        troubles: Troubles,
+        all_ranks: AllRanks,
+        open_incidents: OpenIncidents,
     ) -> None:
         self._training, self._checkpoints, self._snapshots = training, checkpoints, snapshots
-        self._together, self._troubles = together, troubles
+        self._all_ranks, self._open_incidents = all_ranks, open_incidents
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: StopReason) -> None:
         """Stop the run, or ask all ranks to."""
-        first = self._troubles.began(ending.step)
-        question = {"code": ending.code, "why": ending.why, "first": first}
-        if not self._together.begin() or not self._together.ask(STOP, question):
+        first = self._open_incidents.began(ending.step)
+        proposal = {"code": ending.code, "why": ending.why, "first": first}
+        if not self._all_ranks.begin() or not self._all_ranks.ask(STOP, proposal):
             self.stop(ending)
 
     def agreed(self, facts: Mapping[str, Any], step: int, asked_by: int) -> NoReturn:
         """All ranks stop after this step, and save a state that all of them have."""
         why = f"{facts['why']} (asked for by rank {asked_by})"
-        self._stop(Ending(facts["code"], why, step), self._snapshots.of(facts["to"]))
+        self._stop(StopReason(facts["code"], why, step), self._snapshots.of(facts["to"]))
 
-    def stop(self, ending: Ending) -> NoReturn:
+    def stop(self, ending: StopReason) -> NoReturn:
         """Stop the run at once."""
         self._stop(ending, self._last_good(ending.code))
 
-    def _stop(self, ending: Ending, good: Snapshot | None) -> NoReturn:
+    def _stop(self, ending: StopReason, good: Snapshot | None) -> NoReturn:
         saved = ""
         try:
             saved = self._checkpoints.save_now(good, "stop") if good is not None else ""
@@ -77,5 +77,5 @@ class Stopping:
         """The newest state from before the trouble; of a run that diverges the best one."""
         if code == "OPT003":
             return self._snapshots.best()
-        before = self._troubles.began(1 << 62) - 1
+        before = self._open_incidents.began(1 << 62) - 1
         return self._snapshots.before(before) or self._snapshots.newest()

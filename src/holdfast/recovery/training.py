@@ -14,7 +14,7 @@ from ..probes.step_record import StepRecord
 from ..records import Kind
 
 
-class Outliers(Protocol):
+class OutlierState(Protocol):
     """Outlier steps of one optimizer: finite and far from typical."""
 
     agreed_to_clip: bool
@@ -57,7 +57,7 @@ class Guarded(Protocol):
         ...
 
     @property
-    def outliers(self) -> Outliers:
+    def outliers(self) -> OutlierState:
         """Its outliers."""
         ...
 

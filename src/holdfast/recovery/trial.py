@@ -56,7 +56,7 @@ class Trial:
         return "data" if risen else "no better"
 
 
-class Replay:
+class RepeatedBatches:
     """Hands the batches of the last step to the loop again, for a trial on the same data."""
 
     def __init__(self) -> None:

@@ -33,8 +33,8 @@ from .layout import (
     shown,
 )
 from .markdown import markdown
-from .record import Record, read_record
-from .replay import Replay, check_lines, replay
+from .record import RunRecord, read_record
+from .replay import ReplayedRun, check_lines, replay
 from .sarif import sarif_text
 from .saved_state import saved_lines
 from .summary import RunSummary, summarize
@@ -42,7 +42,7 @@ from .terminal import Terminal
 from .text import end_lines, finding_lines, report_lines
 
 
-def end_summary(run: Run | Record, terminal: Terminal | None = None) -> str:
+def end_summary(run: Run | RunRecord, terminal: Terminal | None = None) -> str:
     """Summary printed at the end of ``holdfast run``: outcome, findings, where to look."""
     record = read_record(run) if isinstance(run, Run) else run
     terminal = terminal or Terminal()
@@ -54,7 +54,7 @@ def saved_words(run: Run, *, width: int = WIDTH) -> str:
     return plain(saved_lines(summarize(run).saved_state, width)).rstrip()
 
 
-def report_html(run: Run | Record) -> str:
+def report_html(run: Run | RunRecord) -> str:
     """HTML report; of a damaged run, the readable part."""
     return page(read_record(run) if isinstance(run, Run) else run)
 
@@ -64,12 +64,12 @@ def card_html(run: Run | None) -> str:
     return card(None if run is None else read_record(run).summary)
 
 
-def report_md(run: Run | Record) -> str:
+def report_md(run: Run | RunRecord) -> str:
     """Markdown report, for an issue; of a damaged run, the readable part."""
     return markdown(read_record(run) if isinstance(run, Run) else run)
 
 
-def write_page(run: Run, record: Record | None = None) -> Path:
+def write_page(run: Run, record: RunRecord | None = None) -> Path:
     """Write the HTML page into the run folder, atomically; may raise ``OSError``."""
     replace_file(run.page_path, report_html(record or run).encode())
     return run.page_path
@@ -88,8 +88,8 @@ __all__ = [
     "WIDTH",
     "FindingGroup",
     "Line",
-    "Record",
-    "Replay",
+    "ReplayedRun",
+    "RunRecord",
     "RunSummary",
     "Terminal",
     "card_html",

@@ -16,15 +16,15 @@ from ..records.steps import LossReplaced, SwitchedToCapturable, SwitchedToForeac
 from ..run import LaneData
 from ..types import Event
 from . import words
-from .columns import column
-from .cost import LOOK_OUTS, MEASUREMENTS
-from .lanes import LaneSummary, left_out
-from .rescue_words import (
+from .action_words import (
     KINDS,
     Rescue,
     rescue_of,
     shown,
 )
+from .columns import column
+from .cost import LOOK_OUTS, MEASUREMENTS
+from .lanes import LaneSummary, skipped_rows
 from .restarts import reasons_of
 
 _REPLAYED = {
@@ -36,7 +36,7 @@ _DROPPED = {
     MEASUREMENTS: "Reduced optional measurements",
     LOOK_OUTS: "Looked for leaks and lost time less often",
 }
-_TOLD = 6
+_REPORTED = 6
 # More events of one kind than this are summed up in one line.
 _EACH = 4
 _TOGETHER = {
@@ -111,7 +111,7 @@ def _lane(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:
 def _steps(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:
     """Actions taken on single steps, from their rows."""
     rows = lane.steps
-    skipped = left_out(lane)
+    skipped = skipped_rows(lane)
     exploded = skipped & np.isin(column(rows, "outlier"), (1, 3))
     poisoned = summary.skipped - int(exploded.sum())
     if poisoned > 0 and "skipped" in (rows.dtype.names or ()):
@@ -122,7 +122,7 @@ def _steps(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:
             why="weights, optimizer state and buffers are as if the step had not happened",
         )
     if exploded.any():
-        norm, usual = column(rows, "grad_norm")[exploded], column(rows, "norm_usual")[exploded]
+        norm, usual = column(rows, "grad_norm")[exploded], column(rows, "norm_baseline")[exploded]
         most = int(np.argmax(np.nan_to_num(norm)))
         yield ActionTaken(
             what="Skipped steps with exploding gradients",
@@ -205,7 +205,7 @@ def span(steps: Sequence[int], count: int = 0) -> str:
     count = max(count, len(steps))
     if count == 1:
         return f"step {words.number(steps[0])}"
-    if count <= _TOLD:
+    if count <= _REPORTED:
         return f"steps {words.listed([words.number(step) for step in steps])}"
     first, last = words.number(steps[0]), words.number(steps[-1])
     return f"{words.plural(count, 'step')} between {first} and {last}"

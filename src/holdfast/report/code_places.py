@@ -27,7 +27,7 @@ def place_of(finding: Finding, meta: Mapping[str, Any], root: Path) -> tuple[str
 
 
 def repository() -> Path:
-    """The folder that paths are told from: the workspace of a workflow, else where we are."""
+    """The folder that paths are reported from: the workspace of a workflow, else where we are."""
     return Path(os.environ.get("GITHUB_WORKSPACE") or os.getcwd())
 
 

@@ -24,5 +24,5 @@ def first_optimizer(rows: Rows) -> NDArray[np.bool_]:
 
 def of_first_optimizer(rows: Rows) -> Rows:
     """Those rows; the same array where there is one optimizer, as a copy doubles the memory."""
-    mine = first_optimizer(rows)
-    return rows if mine.all() else rows[mine]
+    own = first_optimizer(rows)
+    return rows if own.all() else rows[own]

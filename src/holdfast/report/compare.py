@@ -22,10 +22,10 @@ from ..run.resumption import DIGEST
 from ..types import Finding, Severity, place_words
 from . import words
 from .columns import column, of_first_optimizer
-from .course import courses_of, earlier_lanes
 from .lanes import PHASES, means, peaks, read_lanes
 from .layout import WIDTH, Line, Span, line, paragraph
-from .losses import LossCourse, differ, losses_of, rows_of
+from .losses import LossCurve, differ, losses_of, rows_of
+from .run_curves import earlier_lanes, run_curves_of
 from .summary import RunSummary, summarize_lanes
 
 LIMITS: Mapping[str, float | str] = {
@@ -49,7 +49,7 @@ _SHOWN = {
 _HIGHER_IS_BETTER = ("samples_per_second",)
 _MEMORY = ("rss", "mem_allocated", "mem_reserved")
 _NEVER = math.inf
-# Beyond this a percentage is told as a factor.
+# Beyond this a percentage is reported as a factor.
 _FOLD = 9.0
 # The first steps compile, allocate and fill caches; they say nothing about the others.
 _WARM_UP = 3
@@ -88,7 +88,7 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class RunComparison:
     """Differences of the second run from the first."""
 
     before: RunSummary
@@ -102,7 +102,7 @@ class Comparison:
     """Why the second run counts as the worse one; empty when it does not."""
     differs: str = ""
     """How scripts or arguments differ, where losses may mean different things for it; or empty."""
-    losses: tuple[LossCourse, LossCourse] | None = None
+    losses: tuple[LossCurve, LossCurve] | None = None
     """The losses that are compared."""
     judged: bool = True
     """Whether the second run was judged by the first; another script is not, unless asked."""
@@ -135,7 +135,9 @@ def read_limits(given: Sequence[str]) -> dict[str, float | str]:
     return limits
 
 
-def compare(before: Run, after: Run, limits: Mapping[str, float | str] | None = None) -> Comparison:
+def compare(
+    before: Run, after: Run, limits: Mapping[str, float | str] | None = None
+) -> RunComparison:
     """Read both runs and judge the second by the first.
 
     Args:
@@ -170,7 +172,7 @@ def compare(before: Run, after: Run, limits: Mapping[str, float | str] | None = 
     known = {_identity(finding) for finding in first.findings}
     found = {_identity(finding) for finding in second.findings}
     new = tuple(f for f in second.findings if _identity(f) not in known)
-    return Comparison(
+    return RunComparison(
         before=first,
         after=second,
         figures=figures,
@@ -184,7 +186,7 @@ def compare(before: Run, after: Run, limits: Mapping[str, float | str] | None = 
     )
 
 
-def compare_lines(found: Comparison, width: int = WIDTH) -> list[Line]:
+def compare_lines(found: RunComparison, width: int = WIDTH) -> list[Line]:
     """A comparison as text."""
     style = "bold red" if found.worse else "bold green" if found.judged else "bold yellow"
     verdict = Span(found.verdict, style)
@@ -208,12 +210,12 @@ def compare_lines(found: Comparison, width: int = WIDTH) -> list[Line]:
     for title, findings in (("only in the second", found.new), ("only in the first", found.gone)):
         for finding in findings:
             where = f" at {place_words(finding.file, finding.line)}" if finding.line else ""
-            told = f"{title}: {_named(finding)}{where}, {finding.severity.word}"
-            lines += paragraph(told, indent=2, width=width)
+            reported = f"{title}: {_named(finding)}{where}, {finding.severity.word}"
+            lines += paragraph(reported, indent=2, width=width)
     return lines
 
 
-def compare_json(found: Comparison) -> str:
+def compare_json(found: RunComparison) -> str:
     """A comparison for programs."""
     data: dict[str, Any] = {
         "worse": found.worse,
@@ -253,7 +255,7 @@ def _read(run: Run) -> tuple[LaneData, RunSummary]:
     if not lanes or not any(len(lane.steps) for lane in lanes):
         raise RunFolderError(f"{run.path} has no steps to compare; give a run that has trained")
     lanes.sort(key=lambda lane: not len(lane.steps))
-    return courses_of(lanes, earlier_lanes(run))[0].lane, summarize_lanes(run, lanes)
+    return run_curves_of(lanes, earlier_lanes(run))[0].lane, summarize_lanes(run, lanes)
 
 
 def _other_script(before: Run, after: Run) -> str:
@@ -343,23 +345,23 @@ def _pace(lane: LaneData) -> float:
 
 
 def _same_losses(
-    before: Sequence[LossCourse], after: Sequence[LossCourse]
-) -> tuple[LossCourse, LossCourse]:
+    before: Sequence[LossCurve], after: Sequence[LossCurve]
+) -> tuple[LossCurve, LossCurve]:
     """Of several losses the first that the scripts call alike; otherwise those of most steps."""
     alike = ((a, b) for a in before for b in after if a.called == b.called)
     return next(alike, (before[0], after[0]))
 
 
-def _other_loss(a: LossCourse, b: LossCourse) -> str:
+def _other_loss(a: LossCurve, b: LossCurve) -> str:
     """How two losses differ that are different things, so that neither is worse."""
     if not differ(a, b):
         return ""
-    told = [f"{one.name}, made by {words.listed(one.made_by)}" for one in (a, b)]
-    return f"different losses: {told[0]}; {told[1]}: they are not judged by each other"
+    reported = [f"{one.name}, made by {words.listed(one.made_by)}" for one in (a, b)]
+    return f"different losses: {reported[0]}; {reported[1]}: they are not judged by each other"
 
 
 def _losses(
-    one: LaneData, two: LaneData, losses: tuple[LossCourse, LossCourse], *, comparable: bool
+    one: LaneData, two: LaneData, losses: tuple[LossCurve, LossCurve], *, comparable: bool
 ) -> tuple[int, Figure]:
     """Loss of both runs on the last steps that both have; infinite where most were not finite."""
     curves = [rows_of(lane.steps, loss) for lane, loss in zip((one, two), losses, strict=True)]
@@ -425,7 +427,7 @@ def _reasons(
     return reasons
 
 
-def figure_name(found: Comparison, figure: Figure) -> str:
+def figure_name(found: RunComparison, figure: Figure) -> str:
     """The name of a figure in words, and what it is of the steps."""
     name = f"loss to step {found.at_step}" if figure.name == "loss" else _label(figure)
     return f"{name}, {figure.of}"

@@ -65,7 +65,7 @@ class Cost:
     """Whether a device computed beside the host, which hides part of our time."""
     hidden: float = 0.0
     """Share of the ordinary steps in which it hid all of it, which is then not in ``ours``."""
-    spared: float = 0.0
+    torch_time_saved: float = 0.0
     """What the guard spares of torch's own time in the ordinary steps, which is not in ``ours``."""
     budget: float = 0.0
     """The share that was allowed, where it was exceeded."""
@@ -116,7 +116,7 @@ class Cost:
             device=self.device or other.device,
             hidden=(self.hidden * self.steps + other.hidden * other.steps)
             / (self.steps + other.steps),
-            spared=self.spared + other.spared,
+            torch_time_saved=self.torch_time_saved + other.torch_time_saved,
             budget=max(self.budget, other.budget),
             dropped=tuple(part for part in _DROPPED if part in (*self.dropped, *other.dropped)),
         )
@@ -158,8 +158,8 @@ def cost_of(rows: Rows, written: int, events: Sequence[Event] = ()) -> Cost | No
     hidden = float(behind.mean()) if len(looked) else 0.0
     ours *= 1 - hidden
     saved = [found.seconds for found in records_of(TimeSaved, events)]
-    spared = min(ours, (1 - hidden) * count * saved[-1]) if saved else 0.0
-    ours -= spared
+    torch_time_saved = min(ours, (1 - hidden) * count * saved[-1]) if saved else 0.0
+    ours -= torch_time_saved
     # Where the device is behind they are what is paid, elsewhere what they take beyond the host.
     for share, some in ((hidden, kernels[behind]), (1 - hidden, kernels[~behind])):
         ours += count * share * float(np.median(some)) if len(some) else 0.0
@@ -178,7 +178,7 @@ def cost_of(rows: Rows, written: int, events: Sequence[Event] = ()) -> Cost | No
         first=first if math.isfinite(first) else 0.0,
         device=len(looked) > 0,
         hidden=hidden,
-        spared=spared,
+        torch_time_saved=torch_time_saved,
         budget=max((found.budget for found in over), default=0.0),
         dropped=tuple(part for part in _DROPPED if part in parts),
     )
@@ -210,7 +210,7 @@ def cost_words(cost: Cost | None) -> str:
             "too short a run to tell what a step costs."
         )
     # What is spared of torch is not known in full.
-    most = "at most " if cost.device or cost.spared else ""
+    most = "at most " if cost.device or cost.torch_time_saved else ""
     each = _each(cost)
     start = cost.start_ours + cost.first
     begin = f"{words.duration(start)} at the start" if start > _WORTH * cost.wall else ""
@@ -245,10 +245,11 @@ def cost_note(cost: Cost | None) -> str:
             f". In {words.percent(cost.hidden)} of the steps that were looked at the device was "
             "behind the host, whose time costs nothing then: there only kernels count"
         )
-    if cost.spared:
+    if cost.torch_time_saved:
+        saved = cost.torch_time_saved / cost.steps
         bound += (
-            f". Per step holdfast takes {words.duration(cost.per_step + cost.spared / cost.steps)} "
-            f"and saves torch {words.duration(cost.spared / cost.steps)} in the optimizer's step "
+            f". Per step holdfast takes {words.duration(cost.per_step + saved)} "
+            f"and saves torch {words.duration(saved)} in the optimizer's step "
             "and in clipping; the difference is what counts"
         )
     return (

@@ -18,7 +18,7 @@ _COLUMN = 8
 _ERROR = 200
 
 
-def is_told_above(summary: RunSummary, group: FindingGroup) -> bool:
+def is_reported_above(summary: RunSummary, group: FindingGroup) -> bool:
     """Whether a finding is the exception that python has printed at the end of this run."""
     ended = summary.ending.line.startswith("crashed with ") and not summary.ranks
     return ended and crash_of(group.finding) is not None
@@ -32,7 +32,7 @@ def crash_end_lines(
     Args:
         summary: of the run.
         crash: the finding of the exception.
-        between: what else is to be told.
+        between: what else is to be reported.
         width: columns of a paragraph.
     """
     finding, cause = crash.finding, cause_of(crash.finding)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from ..detectors.kills import Kill
 from ..detectors.peers import peer_is_gone
 from ..records import Kind
-from ..records.crash import Died, HostMemory, LeftLoop, RaisedException, SignalReceived
+from ..records.crash import Died, HostMemoryLevel, LeftLoop, RaisedException, SignalReceived
 from ..records.recovery import RunStopped
 from ..records.resuming import Resumed
 from ..records.trainer import TrainingEnded
@@ -26,15 +26,15 @@ _RECORDS = (
     LeftLoop,
     SignalReceived,
     Died,
-    HostMemory,
+    HostMemoryLevel,
     RunStopped,
     TrainingEnded,
     Resumed,
 )
 KINDS = ("end", *(record.kind for record in _RECORDS))
-"""The events that an ending is told from."""
+"""The events that an ending is reported from."""
 
-# A run that has written nothing for so long is told as quiet, and on another machine not called
+# A run that has written nothing for so long is reported as quiet, and on another machine not called
 # running. A guess: steps are written twice a second, steps and validations rarely take longer.
 _QUIET = 600.0
 # Nor is it believed alive after so long: a guess, far beyond any step or validation.
@@ -47,7 +47,7 @@ _DEAD = ("failed", "killed", "stopped")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class RunEnding:
     """How a run ended: one word for programs, one line for people."""
 
     word: str
@@ -62,7 +62,7 @@ class Ending:
         return self.word in _DEAD
 
 
-def ending_of(run: Run, events: Sequence[Event]) -> Ending:
+def ending_of(run: Run, events: Sequence[Event]) -> RunEnding:
     """How a run ended; ``events`` may be those of ``KINDS`` alone."""
     # What ended the process before a resumed one is not how the run ended.
     resumed = max((event.time for event in events if event.kind == Resumed.kind), default=0.0)
@@ -75,16 +75,16 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
         return _open_end(life, exception, events)
     if stop is not None:
         why = " ".join((stop.why or stop.code).split())
-        return Ending(word="stopped", line=f"stopped by holdfast, {why}")
+        return RunEnding(word="stopped", line=f"stopped by holdfast, {why}")
     code = run.meta.get("exit_code")
     line = "finished"
     if life.state == "closed":
         code = 0 if exception is None else 1
         line = "finished; its exit code is not known, since holdfast was killed before"
     elif run.meta.get("status") != "finished":
-        return Ending(word="unfinished", line=f"not finished: status {run.meta.get('status')!r}")
+        return RunEnding(word="unfinished", line=f"not finished: status {run.meta.get('status')!r}")
     if code in (None, 0) and trained is not None and trained.interrupted:
-        return Ending(word="interrupted", line="interrupted from the keyboard")
+        return RunEnding(word="interrupted", line="interrupted from the keyboard")
     left = _first_of(LeftLoop, events)
     if code in (None, 0) and left is not None:
         return _left(left)
@@ -96,13 +96,13 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
     ):
         how = "interrupted from the keyboard" if asked == "SIGINT" else f"ended by {asked}"
         end = f"exit code {code}" if code else "which the script handled"
-        return Ending(word="interrupted", line=f"{how}, {end}")
+        return RunEnding(word="interrupted", line=f"{how}, {end}")
     if code is None or code == 0:
-        return Ending(word="finished", line=line)
+        return RunEnding(word="finished", line=line)
     return _failure(code, exception, _death(events))
 
 
-def _open_end(life: Life, exception: RaisedException | None, events: Sequence[Event]) -> Ending:
+def _open_end(life: Life, exception: RaisedException | None, events: Sequence[Event]) -> RunEnding:
     """The end of a run that ``run.json`` calls running, by who is left of it."""
     if life.state == "killed":
         if exception is not None:
@@ -112,24 +112,24 @@ def _open_end(life: Life, exception: RaisedException | None, events: Sequence[Ev
         kill = Kill(data=died or Died(together=True))
         if kill.ran_out:
             why = f"killed for lack of memory, most likely, together with holdfast: {kill.used}"
-            return Ending(word="killed", line=why)
+            return RunEnding(word="killed", line=why)
         also = ", out of memory" if kill.perhaps else ""
         read = f" ({kill.used})" if kill.used and kill.perhaps else ""
-        return Ending(word="killed", line=f"{_GONE}: by SIGKILL{also}{read} or a reboot")
+        return RunEnding(word="killed", line=f"{_GONE}: by SIGKILL{also}{read} or a reboot")
     where = f" on {life.host}" if life.host else ""
     if life.state == "running":
         line = f"still running, process {life.pid}"
         if life.orphaned:  # its ring is all that it writes to, which is not seen from outside
-            return Ending(word="running", line=f"{line}, its supervisor was killed")
+            return RunEnding(word="running", line=f"{line}, its supervisor was killed")
         quiet = life.silence > _QUIET
         silence = f", nothing written for {words.duration(life.silence)}" if quiet else ""
-        return Ending(word="running", line=line + silence, quiet=quiet)
+        return RunEnding(word="running", line=line + silence, quiet=quiet)
     if life.host and life.silence <= _QUIET:
-        return Ending(word="running", line=f"still running{where}")
+        return RunEnding(word="running", line=f"still running{where}")
     if life.host and life.silence > _LOST:
         silence = words.duration(life.silence)
-        return Ending(word="killed", line=f"lost: nothing written{where} for {silence}")
-    return Ending(
+        return RunEnding(word="killed", line=f"lost: nothing written{where} for {silence}")
+    return RunEnding(
         word="unfinished",
         line=f"not finished: it is still running{where}, or holdfast itself was killed",
     )
@@ -140,7 +140,7 @@ def gone_together(events: Sequence[Event]) -> Event | None:
 
     An Event as the supervisor would have written it; None where nothing was read.
     """
-    read = [(event, found) for event in events if (found := HostMemory.of(event)) is not None]
+    read = [(event, found) for event in events if (found := HostMemoryLevel.of(event)) is not None]
     if not read:
         return None
     last, found = max(read, key=lambda pair: pair[0].time)
@@ -148,27 +148,29 @@ def gone_together(events: Sequence[Event]) -> Event | None:
     return replace(last, kind=died.kind, data=died.to_dict(), record=died)
 
 
-def _failure(code: object, exception: RaisedException | None, died: Died | None = None) -> Ending:
+def _failure(
+    code: object, exception: RaisedException | None, died: Died | None = None
+) -> RunEnding:
     """The end of a run whose exit code is not 0."""
     if not isinstance(code, int):
-        return Ending(word="failed", line=f"ended with {code!r}")
+        return RunEnding(word="failed", line=f"ended with {code!r}")
     number = -code if code < 0 else code - 128
     by_hand = exception is not None and exception.type == "KeyboardInterrupt"
     if code in (-signal.SIGINT, 130) or by_hand:
-        return Ending(word="interrupted", line="interrupted from the keyboard")
+        return RunEnding(word="interrupted", line="interrupted from the keyboard")
     if code < 0 or 128 < code < 160:
         try:
             name = signal.Signals(number).name
         except ValueError:
             name = f"signal {number}"
-        return Ending(word="killed", line=_killed(name, died))
+        return RunEnding(word="killed", line=_killed(name, died))
     if exception is None:
-        return Ending(word="failed", line=f"failed with exit code {code}")
+        return RunEnding(word="failed", line=f"failed with exit code {code}")
     what = _raised(exception)
     if exception.gave_up is not None:
         how = f"gave up with exit code {code} after {what}, which the script caught"
-        return Ending(word="failed", line=how)
-    return Ending(word="failed", line=f"crashed with {what}")
+        return RunEnding(word="failed", line=how)
+    return RunEnding(word="failed", line=f"crashed with {what}")
 
 
 def _asked_to_end(events: Sequence[Event]) -> str:
@@ -179,12 +181,12 @@ def _asked_to_end(events: Sequence[Event]) -> str:
     return next((name for name in reversed(names) if name in ("SIGINT", "SIGTERM")), "")
 
 
-def _left(left: LeftLoop) -> Ending:
+def _left(left: LeftLoop) -> RunEnding:
     """The end of a watched loop that an exception left, and the script went on."""
     if left.type == "KeyboardInterrupt":
-        return Ending(word="interrupted", line="interrupted from the keyboard")
+        return RunEnding(word="interrupted", line="interrupted from the keyboard")
     line = f"left early with {_raised(left)}, which the script caught"
-    return Ending(word="interrupted", line=line)
+    return RunEnding(word="interrupted", line=line)
 
 
 def _raised(exception: RaisedException | LeftLoop) -> str:

@@ -60,8 +60,8 @@ def _option_lines(detector: type[Detector], width: int) -> list[Line]:
         for option in described
     ]
     title = line(Span("Options", "bold"), "  (--set detectors.CODE.OPTION=VALUE)")
-    told = _reflowed(rows, min(width, WIDTH) - 2)
-    return [line(), title, *(line("  ", *_spans(row)) for row in told)]
+    reported = _reflowed(rows, min(width, WIDTH) - 2)
+    return [line(), title, *(line("  ", *_spans(row)) for row in reported)]
 
 
 def _reflowed(rows: Sequence[str], width: int) -> list[str]:
@@ -73,20 +73,20 @@ def _reflowed(rows: Sequence[str], width: int) -> list[str]:
             items.append(row)
         else:
             items[-1] = f"{items[-1]} {row.strip()}"
-    told: list[str] = []
+    reported: list[str] = []
     for item in items:
         # Code stays on one row.
         item = _CODE.sub(lambda found: found[0].replace(" ", words.NBSP), item)
         point = _POINT.match(item)
         below = " " * (len(point[0]) if point else 0)
-        told += textwrap.wrap(
+        reported += textwrap.wrap(
             item,
             max(20, width),
             subsequent_indent=below,
             break_long_words=False,
             break_on_hyphens=False,
         ) or [""]
-    return told
+    return reported
 
 
 def catalogue_lines(detectors: Sequence[type[Detector]], width: int = WIDTH) -> list[Line]:

@@ -12,7 +12,7 @@ from . import words
 from .cause import ShownCause
 from .joined_findings import FindingGroup
 from .measured import measured_of
-from .memory_course import Growth
+from .memory_curves import MemoryGrowth
 from .restarts import RESTART, restarted
 
 # More findings of one code are counted, not listed: forty layers are still one fault.
@@ -65,7 +65,7 @@ def facts_of(
     cause: ShownCause | None,
     *,
     several_ranks: bool,
-    growth: Growth | None = None,
+    growth: MemoryGrowth | None = None,
 ) -> FindingFacts:
     """Steps, samples, actions taken, ranks and confidence.
 
@@ -82,7 +82,7 @@ def facts_of(
         "holdfast": _done(finding),
         "steps": words.occurrences(finding).partition(";")[0] or f"step {finding.step}",
         "ranks": words.ranks(group.ranks) if several_ranks else "",
-        "also": echoes(group),
+        "also": consequences(group),
         "modules": modules_of(finding),
         "how sure": _sure(finding, cause),
     }
@@ -99,12 +99,12 @@ def _about(finding: Finding) -> str:
     return "" if known is None else f"{document(known).summary} ".replace("``", "")
 
 
-def echoes(group: FindingGroup) -> str:
+def consequences(group: FindingGroup) -> str:
     """What the finding caused on other ranks; empty when nothing."""
-    if not group.echoes:
+    if not group.consequences:
         return ""
-    codes = ", ".join(sorted({code for code, _ in group.echoes}))
-    where = words.ranks([rank for _, rank in group.echoes])
+    codes = ", ".join(sorted({code for code, _ in group.consequences}))
+    where = words.ranks([rank for _, rank in group.consequences])
     return f"{codes} on {where}{', spread by all-reduce' if codes == 'NUM002' else ''}"
 
 
@@ -156,7 +156,7 @@ def _done(finding: Finding) -> str:
 
 def _sure(finding: Finding, cause: ShownCause | None) -> str:
     sure = words.percent(finding.confidence) if finding.confidence < 0.995 else "certain"
-    told = finding.evidence.get("sure")
-    sure = told if isinstance(told, str) and told else sure
+    reported = finding.evidence.get("sure")
+    sure = reported if isinstance(reported, str) and reported else sure
     found = cause.evidence if cause is not None else ""
     return f"{sure}; {found}" if found else sure

@@ -21,17 +21,17 @@ from ..records.recovery import (
 from ..run import LaneData
 from ..types import Finding
 from . import words
+from .action_words import rescue_of
 from .layers import (
+    LayerWindow,
     Mask,
     Norms,
-    Window,
     loss_was_bad,
     optimizer_of,
     window_around,
     worth_showing,
 )
-from .record import Record
-from .rescue_words import rescue_of
+from .record import RunRecord
 
 INCIDENTS = 3
 
@@ -64,7 +64,7 @@ class Story:
     sentences: tuple[str, ...]
 
 
-def stories(record: Record) -> list[Story]:
+def stories(record: RunRecord) -> list[Story]:
     """The stories of the worst findings, one for each incident that has its layers recorded."""
     stories: dict[tuple[str, int, int], Story] = {}
     for finding in record.summary.findings:
@@ -104,7 +104,7 @@ def _story(lane: LaneData, finding: Finding) -> Story | None:
     )
 
 
-def _at(window: Window, loss_was_bad: bool) -> Iterator[str]:
+def _at(window: LayerWindow, loss_was_bad: bool) -> Iterator[str]:
     step, bad = words.number(window.steps[window.at]), int(window.bad[:, window.at].sum())
     of = f"{words.number(bad)} of {words.plural(len(window.names), 'layer')}"
     if loss_was_bad:
@@ -124,7 +124,7 @@ def _at(window: Window, loss_was_bad: bool) -> Iterator[str]:
         yield f"On step {step} the gradients of all layers were finite."
 
 
-def _before(window: Window) -> Iterator[str]:
+def _before(window: LayerWindow) -> Iterator[str]:
     at, names = window.at, window.names
     past = window.norms[:, :at]
     bad: Mask = np.any(window.bad[:, :at], axis=0)
@@ -156,7 +156,7 @@ def _before(window: Window) -> Iterator[str]:
         yield f"It came suddenly: in the {words.plural(at, 'step')} before, no layer stood out."
 
 
-def _after(window: Window) -> Iterator[str]:
+def _after(window: LayerWindow) -> Iterator[str]:
     after: Mask = np.any(window.bad[:, window.at + 1 :], axis=0)
     steps = words.plural(len(after), "step")
     if after.any():
@@ -168,7 +168,7 @@ def _after(window: Window) -> Iterator[str]:
         yield f"Everything was finite again in the {steps} after it."
 
 
-def _saved(lane: LaneData, window: Window) -> Iterator[str]:
+def _saved(lane: LaneData, window: LayerWindow) -> Iterator[str]:
     """Actions taken near these steps."""
     first, last = window.steps[window.at], window.steps[-1]
     near = [e for e in lane.events if e.kind in _SAVED and first <= e.step <= last]

@@ -9,18 +9,18 @@ from typing import Any
 from ..harmless import visible
 from ..types import Finding, Severity
 from .code_places import place_of
-from .ending import Ending
+from .ending import RunEnding
 from .words import NBSP, shortened
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
 
 def github_text(
-    findings: Sequence[Finding], ending: Ending, meta: Mapping[str, Any], root: Path
+    findings: Sequence[Finding], ending: RunEnding, meta: Mapping[str, Any], root: Path
 ) -> str:
     """One workflow command for each finding, and one for a run that died without any.
 
-    >>> github_text([], Ending(word="finished", line="finished"), {}, Path())
+    >>> github_text([], RunEnding(word="finished", line="finished"), {}, Path())
     '::notice title=holdfast::finished, no findings\\n'
     """
     lines = [_annotation(finding, meta, root) for finding in findings]
@@ -34,8 +34,8 @@ def _annotation(finding: Finding, meta: Mapping[str, Any], root: Path) -> str:
     file, line = place_of(finding, meta, root)
     about = {"file": file, "line": str(line) if line else ""}
     about["title"] = f"{finding.code} {finding.name.replace('_', ' ')}"
-    told = f"{shortened(finding.message)}\n{shortened(finding.advice)}"
-    text = f"{told}\nMore: holdfast explain {finding.code}"
+    reported = f"{shortened(finding.message)}\n{shortened(finding.advice)}"
+    text = f"{reported}\nMore: holdfast explain {finding.code}"
     return _command(_LEVELS[finding.severity], about, text)
 
 

@@ -31,7 +31,7 @@ class _Course:
     skipped: int = 0
 
 
-class Health:
+class HealthRows:
     """Selects the rows to print and formats them.
 
     Args:
@@ -51,32 +51,32 @@ class Health:
         for i in range(len(rows)):
             step, time = int(rows["step"][i]), float(rows["time"][i])
             key = lane, int(numbers[i])
-            course = self._courses.setdefault(key, _Course(step, time))
-            course.skipped += bool(skipped[i])
-            due = step // self._every > course.step // self._every
+            run_curves = self._courses.setdefault(key, _Course(step, time))
+            run_curves.skipped += bool(skipped[i])
+            due = step // self._every > run_curves.step // self._every
             # A skipped step says little; among many of them one is better than none.
             if due and not (skipped[i] and step % self._every < self._every // 2):
-                yield self._line(rows[i : i + 1], key[1], course)
-                course.step, course.time = step, time
+                yield self._line(rows[i : i + 1], key[1], run_curves)
+                run_curves.step, run_curves.time = step, time
 
-    def _line(self, row: Rows, optimizer: int, course: _Course) -> str:
+    def _line(self, row: Rows, optimizer: int, run_curves: _Course) -> str:
         values = {name: float(column(row, name)[0]) for name in _COLUMNS}
-        step, seconds = int(row["step"][0]), float(row["time"][0]) - course.time
-        pace = (step - course.step) / seconds if seconds > 0 else math.nan
+        step, seconds = int(row["step"][0]), float(row["time"][0]) - run_curves.time
+        pace = (step - run_curves.step) / seconds if seconds > 0 else math.nan
         norm, lr = values["grad_norm"], values["lr"]
         known = not _missing(values, "grad_norm", "grad_bad")
-        word = label(norm, usual=values["norm_usual"], limit=values["norm_limit"])
+        word = label(norm, usual=values["norm_baseline"], limit=values["norm_limit"])
         size = f"{words.figure(norm)} {word}" if known else "not recorded"
         loss = words.figure(values["loss"])
         loss = "not recorded" if _missing(values, "loss", "loss_bad") else loss
         parts = [
             f"step {step}",
             f"optimizer {optimizer}" if optimizer else "",
-            f"loss {loss}{_usual(values['loss_usual'])}",
-            f"grad norm {size}{_usual(values['norm_usual'])}",
+            f"loss {loss}{_usual(values['loss_baseline'])}",
+            f"grad norm {size}{_usual(values['norm_baseline'])}",
             "" if math.isnan(lr) else f"lr {words.figure(lr)}",
             "" if math.isnan(pace) else f"{pace:.3g} steps/s",
-            f"{course.skipped} skipped" if course.skipped else "",
+            f"{run_curves.skipped} skipped" if run_curves.skipped else "",
         ]
         return "  ".join(filter(None, parts)).replace(words.NBSP, " ")
 
@@ -84,10 +84,10 @@ class Health:
 _COLUMNS = (
     "loss",
     "loss_bad",
-    "loss_usual",
+    "loss_baseline",
     "grad_norm",
     "grad_bad",
-    "norm_usual",
+    "norm_baseline",
     "norm_limit",
     "lr",
 )

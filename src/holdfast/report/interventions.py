@@ -15,9 +15,9 @@ from ..records.recovery import ClippingSwitched, LoweredRate, OrderedAction, Rol
 from ..run import LaneData
 from ..types import Event
 from . import words
+from .action_words import one_line
 from .columns import column
-from .lanes import left_out
-from .rescue_words import one_line
+from .lanes import skipped_rows
 
 EXPLOSION = "OPT002"
 
@@ -53,7 +53,7 @@ def interventions(lanes: Sequence[LaneData], rollbacks: int) -> str:
 
 def _exploded(lane: LaneData) -> int:
     """Finite steps that were skipped."""
-    return int((left_out(lane) & np.isin(column(lane.steps, "outlier"), (1, 3))).sum())
+    return int((skipped_rows(lane) & np.isin(column(lane.steps, "outlier"), (1, 3))).sum())
 
 
 def _factors(events: Iterable[Event]) -> Iterable[float]:

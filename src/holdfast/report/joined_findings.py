@@ -19,7 +19,7 @@ class FindingGroup:
 
     finding: Finding
     ranks: tuple[int, ...]
-    echoes: tuple[tuple[str, int], ...] = ()
+    consequences: tuple[tuple[str, int], ...] = ()
     """Code and rank of findings elsewhere that this one explains."""
     follows: tuple[FindingGroup, ...] = ()
     """Findings that this one explains, listed below it."""
@@ -57,7 +57,7 @@ def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[FindingGroup, ...]
         return FindingGroup(
             finding=finding,
             ranks=_ranks(by_first[id(finding)]),
-            echoes=tuple(
+            consequences=tuple(
                 (echo.code, rank)
                 for echo in order
                 if elsewhere[id(echo)] is finding
@@ -91,8 +91,8 @@ def _cause(finding: Finding, others: Iterable[Finding]) -> Finding | None:
     """
     others = [other for other in others if other is not finding]
     for other in others:
-        told: Any = other.evidence.get("explains")
-        if isinstance(told, list) and [finding.code, finding.rank] in told:
+        reported: Any = other.evidence.get("explains")
+        if isinstance(reported, list) and [finding.code, finding.rank] in reported:
             return other
     if finding.code == "RUN001" and finding.evidence.get("headline") == GONE:
         ends = (o for o in others if o.code in (*_ENDS, "RNK005", "RNK008"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..run import encode
 from .joined_findings import FindingGroup
-from .replay import Replay
+from .replay import ReplayedRun
 from .summary import RunSummary
 
 FORMAT = 1
@@ -32,24 +32,26 @@ def report_json(summary: RunSummary) -> str:
         "lanes": [dataclasses.asdict(lane) for lane in summary.lanes],
         "losses": [dataclasses.asdict(loss) for loss in summary.losses],
         "ranks": [dataclasses.asdict(rank) for rank in summary.ranks],
-        "findings": list(_told(finding_groups)),
+        "findings": list(_reported(finding_groups)),
     }
     return _text(data)
 
 
-def _told(finding_groups: Iterable[FindingGroup], because: str = "") -> Iterator[dict[str, Any]]:
+def _reported(
+    finding_groups: Iterable[FindingGroup], because: str = ""
+) -> Iterator[dict[str, Any]]:
     """Every finding, with the code of the one that it follows from."""
     for group in finding_groups:
         yield {
             **group.finding.to_dict(),
             "ranks": list(group.ranks),
-            "echoes": [list(echo) for echo in group.echoes],
+            "consequences": [list(echo) for echo in group.consequences],
             "because": because,
         }
-        yield from _told(group.follows, group.finding.code)
+        yield from _reported(group.follows, group.finding.code)
 
 
-def check_json(result: Replay) -> str:
+def check_json(result: ReplayedRun) -> str:
     """A replay as JSON: how the run ended, and every finding."""
     plain = [finding.to_dict() for finding in result.findings]
     ending = {"outcome": result.ending.word, "ending": result.ending.line, "sick": result.sick}

@@ -28,7 +28,7 @@ from . import pace
 from .columns import column, first_optimizer, of_first_optimizer
 from .cost import Cost, cost_of
 from .ending import gone_together
-from .losses import LossCourse, added_up, losses_of, main_loss
+from .losses import LossCurve, added_up, losses_of, main_loss
 
 # Skipped steps below which no run is said to stand still: a guess, a first few are no rule.
 _FEW = 20
@@ -56,7 +56,7 @@ class LaneSummary:
     """The last one that was recorded, NaN or infinite if the run ended so."""
     loss_over: int = 1
     """Losses at either end of which these two are medians."""
-    losses: tuple[LossCourse, ...] = ()
+    losses: tuple[LossCurve, ...] = ()
     """All of them, that one first."""
     cost: Cost | None = None
     """What holdfast cost; None where nothing was measured."""
@@ -103,8 +103,8 @@ def trusted(run: Run, lane: LaneData) -> LaneData:
 
 def _last_words(run: Run, events: Sequence[Event]) -> list[Event]:
     """What the supervisor would have written, had it not been killed together with the script."""
-    told = any(event.kind in ("end", Died.kind) for event in events)
-    if told or life_of(run).state != "killed":
+    reported = any(event.kind in ("end", Died.kind) for event in events)
+    if reported or life_of(run).state != "killed":
         return []
     died = gone_together(events)
     return [] if died is None else [died]
@@ -116,12 +116,12 @@ def summarize_lane(data: LaneData) -> LaneSummary:
     end = next(records_of(End, reversed(data.events)), None)
     steps = rows["step"] if len(rows) else np.zeros(0, dtype=np.int64)
     written = max(len(rows), end.steps if end else 0)
-    out = left_out(data)
+    out = skipped_rows(data)
     skipped = int(np.sum(out))
-    mine, followed = main_loss(rows), losses_of(data)
-    losses, bad = column(rows, "loss")[mine], column(rows, "loss_bad")[mine] > 0
+    own, followed = main_loss(rows), losses_of(data)
+    losses, bad = column(rows, "loss")[own], column(rows, "loss_bad")[own] > 0
     finite = np.flatnonzero(np.isfinite(losses))
-    main = followed[0] if followed else LossCourse(name="", first=math.nan, last=math.nan, over=1)
+    main = followed[0] if followed else LossCurve(name="", first=math.nan, last=math.nan, over=1)
     seconds = float(rows["time"][-1] - rows["time"][0]) if len(rows) else 0.0
     phases = means(rows, PHASES)
     return LaneSummary(
@@ -139,7 +139,7 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         loss_over=main.over,
         losses=followed,
         finite_loss=float(losses[finite[-1]]) if finite.size else math.nan,
-        finite_step=int(steps[mine][finite[-1]]) if finite.size else -1,
+        finite_step=int(steps[own][finite[-1]]) if finite.size else -1,
         bad_losses=int(np.sum(bad)),
         mean_loss=_mean(losses),
         stands_still=_stands_still(steps, steps[first_optimizer(rows) & out]),
@@ -210,7 +210,7 @@ def _mean(values: NDArray[np.float32]) -> float:
     return float(np.mean(known, dtype=np.float64)) if known.size else math.nan
 
 
-def left_out(data: LaneData) -> NDArray[np.bool_]:
+def skipped_rows(data: LaneData) -> NDArray[np.bool_]:
     """Rows of steps that were skipped for what they were.
 
     A batch that older weights are tried on is handed out a second time only to be looked at, and a

@@ -36,7 +36,7 @@ def matrix(rows: Rows) -> Norms:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Window:
+class LayerWindow:
     """All layers on the steps around an incident, which is column ``at``; one line a layer."""
 
     names: tuple[str, ...]
@@ -50,7 +50,7 @@ class Window:
     """The layer that became bad first; -1 when all did at once, with the loss."""
 
 
-def window_around(lane: LaneData, finding: Finding) -> Window | None:
+def window_around(lane: LaneData, finding: Finding) -> LayerWindow | None:
     """The layers around the first step of a finding; None when they were not recorded."""
     table = lane.tables.get(f"layers{optimizer_of(finding)}")
     if table is None or finding.step not in table["step"] or not layer_names(table):
@@ -59,7 +59,7 @@ def window_around(lane: LaneData, finding: Finding) -> Window | None:
     near = near[np.unique(near["step"], return_index=True)[1]]
     names, norms = layer_names(near), matrix(near).T
     missing = _missing(lane, finding, table, near)
-    return Window(
+    return LayerWindow(
         names=names,
         norms=norms,
         missing=missing,
@@ -104,7 +104,7 @@ def _missing(lane: LaneData, finding: Finding, table: Rows, near: Rows) -> Mask:
     return np.isnan(matrix(near).T) & (untroubled.reshape(1, -1) | frozen.reshape(-1, 1))
 
 
-def worth_showing(window: Window) -> list[int]:
+def worth_showing(window: LayerWindow) -> list[int]:
     """The layers worth a line, in the order of the model."""
     count = len(window.names)
     if count <= SHOWN:

@@ -30,15 +30,15 @@ from ..records.recovery import (
     SnapshotTotals,
 )
 from ..records.resuming import CheckpointResult, Resumed
-from ..records.run import HoldfastError, NotCovered, PolicyRules
+from ..records.run import NotCovered, PartFailed, PolicyRules
 from ..records.steps import SwitchedToFused
 from ..run import Rows
 from ..types import Event, Finding, Severity, place_words
 from . import words
+from .action_words import rescue_of
 from .cause import cause_of
-from .health import Health
+from .health import HealthRows
 from .layout import Line, Span, line, paragraph, shown
-from .rescue_words import rescue_of
 from .saved_state import saved_line
 from .terminal import Terminal
 
@@ -100,7 +100,7 @@ class Live:
         self._known: dict[tuple[int, Key], int] = {}
         self._printed: set[str] = set()
         self._done: set[tuple[int, str]] = set()
-        self._health = Health(health)
+        self._health = HealthRows(health)
 
     def show(self, findings: Iterable[Finding], events: Iterable[Event] = ()) -> None:
         """Print what is new; ``findings`` are those that a ``Judge`` returned as changed."""
@@ -234,8 +234,8 @@ def finding_line(finding: Finding, *, again: bool = False) -> str:
         text = text.removeprefix(f"step {step}").lstrip(" :")
     # One that compares ranks names them itself.
     rank = f"rank {finding.rank}  " if finding.rank and "ranks" not in finding.evidence else ""
-    told = f"step {step}  {rank}{text}{words.doubt(finding)}".replace(words.NBSP, " ")
-    return f"{told.ljust(_COLUMN)}  [{finding.code}]"
+    reported = f"step {step}  {rank}{text}{words.doubt(finding)}".replace(words.NBSP, " ")
+    return f"{reported.ljust(_COLUMN)}  [{finding.code}]"
 
 
 def cause_lines(finding: Finding) -> list[str]:
@@ -290,8 +290,8 @@ def event_line(event: Event) -> str:
         # From which file a run was resumed is said before it starts.
         why = "" if event.kind == Resumed.kind else rescue.why
         did = ": ".join(filter(None, [rescue.what, why])).replace(words.NBSP, " ")
-        told = f"step {event.step}  {rank}{did}"
-        return f"{told.ljust(_COLUMN)}  [{rescue.code}]" if rescue.code else told
+        reported = f"step {event.step}  {rank}{did}"
+        return f"{reported.ljust(_COLUMN)}  [{rescue.code}]" if rescue.code else reported
     if (switched := SwitchedToFused.of(event)) is not None:
         return (
             f"holdfast: {switched.cls or 'optimizer'} now runs as its fused kernel, which can "
@@ -307,7 +307,7 @@ def event_line(event: Event) -> str:
     if (again := ProgressAgain.of(event)) is not None:
         pause = words.duration(again.seconds).replace(words.NBSP, " ")
         return f"step {event.step}  goes on after {pause} without a step or a batch"
-    if (failed := HoldfastError.of(event)) is not None:
+    if (failed := PartFailed.of(event)) is not None:
         return (
             f"holdfast: {failed.where} failed and is switched off, training goes on: {failed.error}"
         )

@@ -34,7 +34,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossCourse:
+class LossCurve:
     """How one loss went."""
 
     name: str
@@ -67,7 +67,7 @@ def added_up(lane: LaneData) -> LaneData:
     """The same lane, with the sum of losses that belong together in place of their mean."""
     known = records_of(NamedLosses, lane.events)
     summed = {losses.number: losses.summed or 1 for losses in known}
-    names = {"loss", "loss_usual", "loss_limit"} & {*(lane.steps.dtype.names or ())}
+    names = {"loss", "loss_baseline", "loss_limit"} & {*(lane.steps.dtype.names or ())}
     if max(summed.values(), default=1) == 1:
         return lane
     rows, numbers = lane.steps.copy(), _numbers(lane.steps)
@@ -77,15 +77,15 @@ def added_up(lane: LaneData) -> LaneData:
     return replace(lane, steps=rows)
 
 
-def losses_of(lane: LaneData) -> tuple[LossCourse, ...]:
+def losses_of(lane: LaneData) -> tuple[LossCurve, ...]:
     """The losses of a lane, the one that most steps are about first."""
-    found: list[LossCourse] = []
-    for number, mine in told_apart(lane.steps):
+    found: list[LossCurve] = []
+    for number, own in set_apart(lane.steps):
         about = named(lane.events, number)
-        first, last, over = loss_ends(seen(lane.steps, mine))
+        first, last, over = loss_ends(seen(lane.steps, own))
         parts = () if about is None else about.parts
         found.append(
-            LossCourse(
+            LossCurve(
                 name=loss_name(about, number),
                 first=first,
                 last=last,
@@ -98,13 +98,13 @@ def losses_of(lane: LaneData) -> tuple[LossCourse, ...]:
     return tuple(found)
 
 
-def rows_of(rows: Rows, loss: LossCourse) -> Rows:
+def rows_of(rows: Rows, loss: LossCurve) -> Rows:
     """The rows of one of the losses that ``losses_of`` has found in them."""
-    mine = next((mine for number, mine in told_apart(rows) if number == loss.number), None)
-    return rows if mine is None or mine.all() else rows[mine]
+    own = next((own for number, own in set_apart(rows) if number == loss.number), None)
+    return rows if own is None or own.all() else rows[own]
 
 
-def differ(one: LossCourse, two: LossCourse) -> bool:
+def differ(one: LossCurve, two: LossCurve) -> bool:
     """Whether two losses measure different things, as far as the operations say that made them."""
     made = {*one.made_by, *two.made_by}
     if not (one.made_by and two.made_by) or any(op.startswith(_HIDE) for op in made):
@@ -114,7 +114,7 @@ def differ(one: LossCourse, two: LossCourse) -> bool:
     return {*one.made_by} != {*two.made_by} and any(map(_is_loss, made))
 
 
-def told_apart(rows: Rows) -> list[tuple[int, Mask]]:
+def set_apart(rows: Rows) -> list[tuple[int, Mask]]:
     """The rows of each loss by its number, the loss that most steps are about first.
 
     Where several optimizers step with one loss, the rows of the first of them stand for it.
@@ -122,17 +122,17 @@ def told_apart(rows: Rows) -> list[tuple[int, Mask]]:
     numbers, optimizers = _numbers(rows), np.nan_to_num(column(rows, "opt"))
     found: list[tuple[int, Mask]] = []
     for number in np.unique(numbers[~np.isnan(numbers)]):
-        mine = numbers == number
-        mine &= optimizers == optimizers[mine].min()
-        found.append((int(number), mine))
+        own = numbers == number
+        own &= optimizers == optimizers[own].min()
+        found.append((int(number), own))
     # The optimizer that was made first leads, as long as no other loss has more steps by far.
-    order = {number: int(np.argmax(mine)) for number, mine in found}
+    order = {number: int(np.argmax(own)) for number, own in found}
     return sorted(found, key=lambda one: (-(int(one[1].sum()) // _many(rows)), order[one[0]]))
 
 
 def main_loss(rows: Rows) -> Mask:
     """The rows of the loss that most steps are about."""
-    apart = told_apart(rows)
+    apart = set_apart(rows)
     return apart[0][1] if apart else np.ones(len(rows), dtype=np.bool_)
 
 
@@ -171,29 +171,29 @@ def loss_ends(losses: NDArray[np.float32]) -> tuple[float, float, int]:
     return first, float(np.median(finite[-over:])), over
 
 
-def seen(rows: Rows, mine: Mask) -> NDArray[np.float32]:
+def seen(rows: Rows, own: Mask) -> NDArray[np.float32]:
     """The losses of some rows that were measured, finite or not."""
-    losses, bad = column(rows, "loss")[mine], column(rows, "loss_bad")[mine] > 0
+    losses, bad = column(rows, "loss")[own], column(rows, "loss_bad")[own] > 0
     return losses[np.isfinite(losses) | bad]
 
 
-def joined_losses(parts: Sequence[Sequence[LossCourse]]) -> tuple[LossCourse, ...]:
+def joined_losses(parts: Sequence[Sequence[LossCurve]]) -> tuple[LossCurve, ...]:
     """The losses of a rank over its restarts: each from its first part to its last."""
-    found: dict[str, LossCourse] = {}
-    for course in (course for part in parts for course in part):
-        before = found.get(course.name, course)
-        found[course.name] = replace(course, first=before.first)
+    found: dict[str, LossCurve] = {}
+    for run_curves in (run_curves for part in parts for run_curves in part):
+        before = found.get(run_curves.name, run_curves)
+        found[run_curves.name] = replace(run_curves, first=before.first)
     return tuple(found.values())
 
 
-def changes(courses: Sequence[LossCourse]) -> str:
+def changes(run_curves_of_ranks: Sequence[LossCurve]) -> str:
     """How losses went: ``losses errD (gan.py:18) 1.4 → 1.2, errG (gan.py:21) 0.7 → 0.68``."""
-    told = [course.change for course in courses if course.change]
-    more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
-    over = max((course.over for course in courses), default=1)
+    reported = [run_curves.change for run_curves in run_curves_of_ranks if run_curves.change]
+    more = f" and {len(reported) - _NAMED} more" if len(reported) > _NAMED else ""
+    over = max((run_curves.over for run_curves in run_curves_of_ranks), default=1)
     many = f" (medians of {over} steps)" if over > 1 else ""
-    what = "losses" if len(courses) > 1 else "loss"
-    return f"{what} {', '.join(told[:_NAMED])}{more}{many}" if told else ""
+    what = "losses" if len(run_curves_of_ranks) > 1 else "loss"
+    return f"{what} {', '.join(reported[:_NAMED])}{more}{many}" if reported else ""
 
 
 def _is_loss(made: str) -> bool:
@@ -210,18 +210,18 @@ def _numbers(rows: Rows) -> NDArray[np.float64]:
     optimizers = np.nan_to_num(column(rows, "opt")).astype(np.float64)
     numbers = column(rows, "losses").astype(np.float64)
     for opt in np.unique(optimizers):
-        mine = np.flatnonzero(optimizers == opt)
-        known = np.flatnonzero(~np.isnan(numbers[mine]))
+        own = np.flatnonzero(optimizers == opt)
+        known = np.flatnonzero(~np.isnan(numbers[own]))
         if not known.size:
-            numbers[mine] = -1 - opt
+            numbers[own] = -1 - opt
             continue
         # Between two that differ it is not known with which row the change came.
-        at = np.searchsorted(known, np.arange(len(mine)), side="right")
-        before = numbers[mine[known[np.maximum(at - 1, 0)]]]
-        after = numbers[mine[known[np.minimum(at, len(known) - 1)]]]
-        looked = ~np.isnan(numbers[mine])
+        at = np.searchsorted(known, np.arange(len(own)), side="right")
+        before = numbers[own[known[np.maximum(at - 1, 0)]]]
+        after = numbers[own[known[np.minimum(at, len(known) - 1)]]]
+        looked = ~np.isnan(numbers[own])
         # Once there are several each step is looked at, where it can be.
-        others = np.flatnonzero(looked & (numbers[mine] != before[0]))
-        alike = (before == after) & (np.arange(len(mine)) < (*others, len(mine))[0])
-        numbers[mine] = np.where(looked | alike, before, np.nan)
+        others = np.flatnonzero(looked & (numbers[own] != before[0]))
+        alike = (before == after) & (np.arange(len(own)) < (*others, len(own))[0])
+        numbers[own] = np.where(looked | alike, before, np.nan)
     return numbers

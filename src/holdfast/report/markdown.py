@@ -15,7 +15,7 @@ from .first_layer import stories
 from .html.plots import plots_of
 from .joined_findings import FindingGroup
 from .ranks import HEAD, SHOWN, rank_line
-from .record import Record
+from .record import RunRecord
 from .restarts import restart_line
 from .updates import updates_of
 from .verdict import verdict_of
@@ -34,14 +34,14 @@ _LIVE = re.compile(
 _BLOCK = 20_000
 
 
-def markdown(record: Record) -> str:
+def markdown(record: RunRecord) -> str:
     """The whole report."""
     parts = (_verdict, _findings, _ranks, _saved, _layers, _curves, _rest)
     blocks = [block for part in parts for block in part(record)]
     return without_commands("\n\n".join(blocks) + "\n")
 
 
-def _verdict(record: Record) -> Iterator[str]:
+def _verdict(record: RunRecord) -> Iterator[str]:
     summary, verdict = record.summary, verdict_of(record.summary)
     script = str(summary.meta.get("script") or summary.path.name)
     yield f"# {verdict.word}: {code(script)}"
@@ -61,7 +61,7 @@ def _verdict(record: Record) -> Iterator[str]:
     yield from (text(f"Could not be read: {damage}") for damage in summary.unreadable)
 
 
-def _findings(record: Record) -> Iterator[str]:
+def _findings(record: RunRecord) -> Iterator[str]:
     chosen, left_out = groups_to_show(record.summary.finding_groups)
     if chosen:
         yield "## Findings"
@@ -92,8 +92,8 @@ def _finding(group: FindingGroup, *, several_ranks: bool) -> Iterator[str]:
     facts = facts_of(group, cause, several_ranks=several_ranks)
     rows = [f"- {label}: {text(value)}" for label, value in facts.rows]
     if facts.numbers:
-        told = ", ".join(f"{label} {value}" for label, value in facts.numbers)
-        rows.insert(0, f"- numbers: {text(told)}")
+        reported = ", ".join(f"{label} {value}" for label, value in facts.numbers)
+        rows.insert(0, f"- numbers: {text(reported)}")
     for other in group.findings[1:]:
         said = f"{other.code}, {other.message}; {other.advice}"
         rows.append(f"- so also: {text(said)}")
@@ -120,7 +120,7 @@ def _evidence(cause: ShownCause) -> Iterator[str]:
         yield table(STAT_COLUMNS, [stat.cells for stat in cause.stats])
 
 
-def _ranks(record: Record) -> Iterator[str]:
+def _ranks(record: RunRecord) -> Iterator[str]:
     ranks = record.summary.ranks
     if ranks:
         yield "## Ranks"
@@ -128,7 +128,7 @@ def _ranks(record: Record) -> Iterator[str]:
         yield text(words.capital(rank_line(ranks)))
 
 
-def _saved(record: Record) -> Iterator[str]:
+def _saved(record: RunRecord) -> Iterator[str]:
     saved = record.summary.saved_state
     if saved is None:
         return
@@ -140,7 +140,7 @@ def _saved(record: Record) -> Iterator[str]:
         yield fence("\n".join(saved.code), "python")
 
 
-def _layers(record: Record) -> Iterator[str]:
+def _layers(record: RunRecord) -> Iterator[str]:
     found = stories(record)
     if found:
         yield "## The layers around it"
@@ -148,7 +148,9 @@ def _layers(record: Record) -> Iterator[str]:
         who = f", rank {story.rank}" if record.ranks > 1 else ""
         head = f"**Step {words.number(story.step)}{who}, {text(story.finding.code)}.** "
         yield head + text(" ".join(story.sentences))
-    for updates in updates_of(record.courses[0].lane) if record.courses else ():
+    for updates in (
+        updates_of(record.run_curves_of_ranks[0].lane) if record.run_curves_of_ranks else ()
+    ):
         yield f"## How far the layers moved, optimizer {updates.opt}"
         yield text(
             "Change of the weights in one step over their norm; about 0.001 is a rule of thumb. "
@@ -168,16 +170,20 @@ def _layers(record: Record) -> Iterator[str]:
         yield table(("layer", "smallest", "median", "largest", "at step"), rows)
 
 
-def _curves(record: Record) -> Iterator[str]:
+def _curves(record: RunRecord) -> Iterator[str]:
     """What the plots of the page show, in words."""
-    charts = list(plots_of(record.courses[0], loss=True)) if record.courses else []
+    charts = (
+        list(plots_of(record.run_curves_of_ranks[0], loss=True))
+        if record.run_curves_of_ranks
+        else []
+    )
     if charts:
-        lane = text(record.courses[0].lane.lane)
+        lane = text(record.run_curves_of_ranks[0].lane.lane)
         yield "## Curves" + (f", {lane}" if len(record.lanes) > 1 else "")
         yield "\n".join(f"- {chart.title}: {text(chart.caption)}" for chart in charts)
 
 
-def _rest(record: Record) -> Iterator[str]:
+def _rest(record: RunRecord) -> Iterator[str]:
     actions_taken = record.summary.actions_taken
     yield "## What holdfast did"
     if actions_taken:

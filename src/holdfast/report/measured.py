@@ -12,7 +12,7 @@ from typing import Any
 
 from ..types import Finding
 from . import words
-from .memory_course import Growth
+from .memory_curves import MemoryGrowth
 
 _MOST = 8
 
@@ -65,7 +65,7 @@ _NUMBERS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-def measured_of(finding: Finding, growth: Growth | None = None) -> list[tuple[str, str]]:
+def measured_of(finding: Finding, growth: MemoryGrowth | None = None) -> list[tuple[str, str]]:
     """Label and value of each number, the most telling first; zeros and gaps say nothing."""
     evidence: Mapping[str, Any] = finding.evidence
     if "age" in evidence:  # for as long as it reaches back
@@ -77,10 +77,10 @@ def measured_of(finding: Finding, growth: Growth | None = None) -> list[tuple[st
             found.append(("whole process, per step", words.size(growth.per_step)))
             share = words.percent(growth.total / growth.end)
             found.append(("whole process, in all", f"{words.size(growth.total)}, {share} at last"))
-    for key, (label, told) in _NUMBERS.items():
+    for key, (label, reported) in _NUMBERS.items():
         value: object = evidence.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         if math.isfinite(value) and value > 0:
-            found.append((label, told(float(value))))
+            found.append((label, reported(float(value))))
     return found[:_MOST]

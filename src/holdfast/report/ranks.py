@@ -79,9 +79,10 @@ def rank_line(ranks: Sequence[RankSummary]) -> str:
     """What the table shows, in a sentence."""
     odd = [one.rank for one in ranks if one.odd]
     slow = max(ranks, key=lambda one: one.own)
-    told = f"{words.ranks(odd)} named by a finding; " if odd else ""
+    reported = f"{words.ranks(odd)} named by a finding; " if odd else ""
     return (
-        f"{told}rank {slow.rank} takes longest besides backward and collectives, in which ranks "
+        f"{reported}rank {slow.rank} takes longest besides backward and collectives, in which "
+        "ranks "
         f"wait for each other: {words.duration(slow.own)} per step, the fastest "
         f"{words.duration(min(one.own for one in ranks))}"
     )

@@ -19,13 +19,13 @@ from ..run import (
 )
 from ..run.table import NO_ROWS
 from ..types import Finding
-from .course import Course, courses_of, earlier_lanes
 from .lanes import trusted
+from .run_curves import RunCurves, earlier_lanes, run_curves_of
 from .summary import RunSummary, summarize_lanes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class RunRecord:
     """A run folder as it was read: its lanes and their summary."""
 
     summary: RunSummary
@@ -39,9 +39,9 @@ class Record:
         return len({lane.rank for lane in self.lanes})
 
     @cached_property
-    def courses(self) -> list[Course]:
+    def run_curves_of_ranks(self) -> list[RunCurves]:
         """Each rank from its first step to its last, in the order of their plots."""
-        return courses_of(self.lanes, self.earlier)
+        return run_curves_of(self.lanes, self.earlier)
 
     def lane_of(self, finding: Finding) -> LaneData | None:
         """The lane that made a finding; a rank that was started again has several."""
@@ -54,7 +54,7 @@ class Record:
         return next(iter(made or lanes), None)
 
 
-def read_record(run: Run) -> Record:
+def read_record(run: Run) -> RunRecord:
     """Read all valid parts; damaged ones are named in ``summary.unreadable``."""
     lanes: list[LaneData] = []
     damage: list[str] = []
@@ -65,7 +65,7 @@ def read_record(run: Run) -> Record:
             damage.append(f"{name}: {error}")
             lanes.append(_salvaged(run, name))
     summary = summarize_lanes(run, lanes, tuple(damage))
-    return Record(summary=summary, lanes=tuple(lanes), earlier=tuple(earlier_lanes(run)))
+    return RunRecord(summary=summary, lanes=tuple(lanes), earlier=tuple(earlier_lanes(run)))
 
 
 def _salvaged(run: Run, name: str) -> LaneData:

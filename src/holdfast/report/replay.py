@@ -11,7 +11,7 @@ from ..detectors.judge import Judge
 from ..run import LaneData, Run
 from ..types import Event, Finding, Severity
 from . import words
-from .ending import Ending, ending_of
+from .ending import RunEnding, ending_of
 from .joined_findings import FindingGroup, join_ranks
 from .lanes import read_lanes
 from .layout import (
@@ -24,10 +24,10 @@ from .text import finding_lines
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
+class ReplayedRun:
     """Findings of the detectors on a recorded run, and how it ended."""
 
-    ending: Ending
+    ending: RunEnding
     finding_groups: tuple[FindingGroup, ...]
     rows: int
     lanes: int
@@ -45,7 +45,7 @@ class Replay:
         return self.ending.died or any(f.severity > Severity.INFO for f in self.findings)
 
 
-def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Replay:
+def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> ReplayedRun:
     """Judge every row of a run again; live and offline give the same findings.
 
     Of runs so long that they were thinned, counts are those of the rows that are left.
@@ -65,7 +65,7 @@ def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Re
     compared = compare_ranks(judged, chosen)
     found += compared.found
     errors += compared.errors
-    return Replay(
+    return ReplayedRun(
         ending=ending_of(run, [event for lane in lanes for event in lane.events]),
         finding_groups=join_ranks(found),
         rows=sum(len(lane.steps) for lane in lanes),
@@ -74,7 +74,7 @@ def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Re
     )
 
 
-def check_lines(result: Replay, width: int = WIDTH) -> list[Line]:
+def check_lines(result: ReplayedRun, width: int = WIDTH) -> list[Line]:
     """A replay as text: the verdict, how the run ended where that is worth a line, findings."""
     verdict = words.plural(len(result.findings), "finding")
     style = "bold red" if result.finding_groups else "bold"

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from ..detectors import Detector, document
 from ..types import Finding, Severity
 from .code_places import place_of
-from .ending import Ending
+from .ending import RunEnding
 from .words import NBSP
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -22,7 +22,7 @@ _HELP = ("Usual causes", "What to do")
 
 def sarif_text(
     findings: Sequence[Finding],
-    ending: Ending,
+    ending: RunEnding,
     meta: Mapping[str, Any],
     root: Path,
     detectors: Sequence[type[Detector]],

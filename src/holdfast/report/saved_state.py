@@ -14,8 +14,8 @@ from ..run import Run
 from ..run.resumption import DIGEST, NONE_YET, RESUMED_FROM, Resumable, resumable_from
 from ..types import Event
 from . import words
+from .action_words import one_line
 from .layout import Line, Span, line, paragraph
-from .rescue_words import one_line
 
 # The folder of a run in which they are; a run is loaded by its newest good one.
 _CHECKPOINTS = "checkpoints"
@@ -159,8 +159,10 @@ def saved_line(event: Event) -> str:
     if (saving := SavingLastState.of(event)) is not None:
         large = words.size(saving.bytes)
         about = f", about {words.duration(saving.expected)}" if saving.expected else ""
-        told = f"{large}{about}".replace(words.NBSP, " ")
-        return f"holdfast: saving the state after step {event.step} ({told}); Ctrl-C ends at once"
+        reported = f"{large}{about}".replace(words.NBSP, " ")
+        return (
+            f"holdfast: saving the state after step {event.step} ({reported}); Ctrl-C ends at once"
+        )
     last = LastStateResult.of(event)
     failed = "" if last is None else one_line(last.failed)
     return f"holdfast: the state after the last complete step was not saved: {failed}" * bool(

@@ -25,7 +25,7 @@ from ..detectors.judge import Judge
 from ..detectors.options import configured, recorded_options
 from ..records import records_of
 from ..records.resuming import Resumed
-from ..records.run import HoldfastError, NotCovered, PolicyRules, Start
+from ..records.run import NotCovered, PartFailed, PolicyRules, Start
 from ..records.steps import GuardedOptimizer, SwitchedToFused
 from ..records.trainer import GradientNormTotals
 from ..run import LaneData, Run
@@ -34,11 +34,11 @@ from ..types import Event, Finding
 from . import words
 from .actions_taken import ActionTaken, actions_of, restart_actions
 from .cost import Cost, joined
-from .ending import Ending, ending_of, first_exception
+from .ending import RunEnding, ending_of, first_exception
 from .interventions import interventions
 from .joined_findings import FindingGroup, join_ranks
 from .lanes import LaneSummary, read_lanes, summarize_lane
-from .losses import LossCourse, changes, joined_losses
+from .losses import LossCurve, changes, joined_losses
 from .ranks import RankSummary, rank_summaries
 from .restarts import ends_once, last_restart, restart_line
 from .saved_state import SavedState, saved_state_of, with_command
@@ -60,7 +60,7 @@ class RunSummary:
 
     path: Path
     meta: Mapping[str, Any]
-    ending: Ending
+    ending: RunEnding
     lanes: tuple[LaneSummary, ...]
     finding_groups: tuple[FindingGroup, ...]
     steps: int
@@ -83,7 +83,7 @@ class RunSummary:
     """Steps that were done in another run, from whose checkpoint this one goes on."""
     loss_over: int = 1
     """Steps at either end of which first and last loss are medians."""
-    losses: tuple[LossCourse, ...] = ()
+    losses: tuple[LossCurve, ...] = ()
     """Each loss of the lead rank, the one that most steps are about first."""
     finite_loss: float = math.nan
     """The last loss that was finite."""
@@ -218,7 +218,7 @@ def summarize_lanes(
         policy=_policy(events),
         errors=_notes(
             (failed.where, failed.error)
-            for failed in records_of(HoldfastError, [*events, *compared.errors])
+            for failed in records_of(PartFailed, [*events, *compared.errors])
         ),
         dropped=sum(lane.dropped for lane in lanes),
         files=_files(run),
@@ -258,9 +258,9 @@ def _findings(lane: LaneData, finished: bool, meta: Mapping[str, Any]) -> Iterab
 
 def _wanted(meta: Mapping[str, Any]) -> list[Detector]:
     """The detectors that the run was told to use; findings about ranks are not recorded."""
-    told = _mapping(_mapping(meta.get("settings")).get("detectors"))
+    reported = _mapping(_mapping(meta.get("settings")).get("detectors"))
     chosen = DetectorSettings(
-        select=_words(told.get("select"), ("ALL",)), ignore=_words(told.get("ignore"), ())
+        select=_words(reported.get("select"), ("ALL",)), ignore=_words(reported.get("ignore"), ())
     )
     wanted = [detector for detector in ALL if chosen.wants(detector.code)]
     return configured(wanted, recorded_options(meta, ALL))
@@ -360,10 +360,10 @@ def _changes(events: Iterable[Event]) -> tuple[str, ...]:
 
 def _norms(events: Iterable[Event]) -> str:
     """The gradient norms that a trainer summed up last: of the run, or of its newest epoch."""
-    told = [norms for e in events if not e.rank and (norms := GradientNormTotals.of(e))]
-    if not told:
+    reported = [norms for e in events if not e.rank and (norms := GradientNormTotals.of(e))]
+    if not reported:
         return ""
-    newest = told[-1]
+    newest = reported[-1]
     over = "" if newest.epoch is None else f" in epoch {newest.epoch + 1}"
     return "; ".join(filter(None, [f"{newest.line}{over}", newest.advice]))
 

@@ -9,9 +9,9 @@ from . import words
 from .cause import ShownCause, cause_of
 from .cost import cost_words
 from .crash import crash_of
-from .crash_end import crash_end_lines, is_told_above
+from .crash_end import crash_end_lines, is_reported_above
 from .environment import environment_of, lane_notes
-from .facts import echoes, groups_to_show, modules_of
+from .facts import consequences, groups_to_show, modules_of
 from .joined_findings import FindingGroup
 from .layout import (
     WIDTH,
@@ -47,7 +47,7 @@ def report_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
         _ranks(summary, width),
         _saved(summary, width),
         _notes("Damaged", summary.unreadable, width),
-        _notes("What holdfast did", _deeds(summary), width),
+        _notes("What holdfast did", _actions_taken(summary), width),
         _notes("Policy", summary.policy, width),
         _notes("Not covered", summary.not_covered, width),
         _notes("Errors inside holdfast (training went on)", summary.errors, width),
@@ -66,10 +66,10 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     width = max(40, width)
     style = _OUTCOMES.get(summary.outcome, "bold red")
     shown = groups_to_show(summary.finding_groups)[0]
-    crash = next((group for group in shown if is_told_above(summary, group)), None)
+    crash = next((group for group in shown if is_reported_above(summary, group)), None)
     if crash is not None:
         between = [
-            row for group in shown if group is not crash for row in _told(group, summary, width)
+            row for group in shown if group is not crash for row in _reported(group, summary, width)
         ]
         between += _gaps(summary, width)
         return crash_end_lines(summary, crash, between, width)
@@ -85,7 +85,7 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     text = f"{summary.ending.line}{after}{did}. {_sentence(facts)}{cost}"
     lines = paragraph(text, label="holdfast:", width=width, label_style=style)
     for group in shown:
-        lines += _told(group, summary, width)
+        lines += _reported(group, summary, width)
     lines += _gaps(summary, width)
     lines += saved_lines(summary.saved_state, width)
     pointers = {"report": summary.page, "text": f"holdfast report {summary.path}"}
@@ -97,7 +97,7 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     return lines
 
 
-def _told(group: FindingGroup, summary: RunSummary, width: int) -> list[Line]:
+def _reported(group: FindingGroup, summary: RunSummary, width: int) -> list[Line]:
     """A finding in the summary: what, how often, by whom, why, what to do."""
     finding = group.finding
     block = partial(paragraph, indent=2, column=8, width=width)
@@ -106,7 +106,7 @@ def _told(group: FindingGroup, summary: RunSummary, width: int) -> list[Line]:
     often = words.occurrences(finding)
     lines += block(often) if often else []
     if summary.ranks and not finding.code.startswith("RNK"):
-        who = [words.ranks(group.ranks), f"so also {echo}" if (echo := echoes(group)) else ""]
+        who = [words.ranks(group.ranks), f"so also {echo}" if (echo := consequences(group)) else ""]
         lines += block("; ".join(filter(None, who)))
     cause = cause_of(finding)
     if cause is not None and (cause.headline or cause.where not in finding.message):
@@ -144,8 +144,8 @@ def finding_lines(group: FindingGroup, width: int = WIDTH, *, several: bool = Fa
     lines += block(often, label="on") if often else []
     if several:
         lines += block(words.ranks(group.ranks), label="by")
-    if group.echoes:
-        lines += block(echoes(group), label="also")
+    if group.consequences:
+        lines += block(consequences(group), label="also")
     cause = cause_of(finding)
     if cause is not None and (cause.headline or cause.where):
         lines += block(_origin(cause, finding), label="cause")
@@ -171,8 +171,8 @@ def finding_lines(group: FindingGroup, width: int = WIDTH, *, several: bool = Fa
 def _verdict(summary: RunSummary, width: int) -> list[Line]:
     style = _OUTCOMES.get(summary.outcome, "bold red")
     lines = [line(Span(str(summary.path), "dim"))]
-    told = summary.ending.line.removeprefix("finished").removeprefix("; ")
-    how = f"{told}, " if told else ""
+    reported = summary.ending.line.removeprefix("finished").removeprefix("; ")
+    how = f"{reported}, " if reported else ""
     lines += paragraph(
         f"{how}after {summary.length} in {words.duration(summary.seconds)}",
         label=summary.outcome.upper(), column=10, width=width, label_style=style,
@@ -223,7 +223,7 @@ def _notes(title: str, notes: tuple[str, ...], width: int) -> list[Line]:
     return lines
 
 
-def _deeds(summary: RunSummary) -> tuple[str, ...]:
+def _actions_taken(summary: RunSummary) -> tuple[str, ...]:
     return tuple(
         ": ".join(filter(None, [f"{d.what}, {d.when}", d.why])) for d in summary.actions_taken
     )
@@ -282,8 +282,8 @@ def _time(summary: RunSummary, width: int) -> list[Line]:
 
 def _origin(cause: ShownCause, finding: Finding) -> str:
     # Of memory and time the message says it all, and the place alone is left to tell.
-    told = "" if cause.headline and cause.headline in finding.message else cause.headline
-    return " at ".join(filter(None, [told, cause.where])) or cause.headline
+    reported = "" if cause.headline and cause.headline in finding.message else cause.headline
+    return " at ".join(filter(None, [reported, cause.where])) or cause.headline
 
 
 def _sentence(facts: list[str]) -> str:

@@ -33,7 +33,7 @@ class Update:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Updates:
+class LayerUpdates:
     """The layers of one optimizer, what moved most first."""
 
     opt: int
@@ -44,9 +44,9 @@ class Updates:
     """Layers that never moved."""
 
 
-def updates_of(lane: LaneData) -> list[Updates]:
+def updates_of(lane: LaneData) -> list[LayerUpdates]:
     """The update sizes of every optimizer that has them recorded."""
-    found: list[Updates] = []
+    found: list[LayerUpdates] = []
     for table, rows in sorted(lane.tables.items()):
         opt = table.removeprefix("updates")
         if table == opt or not opt.isdigit() or not len(rows):
@@ -70,7 +70,7 @@ def updates_of(lane: LaneData) -> list[Updates]:
         if len(moving) > SHOWN:
             shown = [*moving[: SHOWN - _LEAST], *moving[-_LEAST:]]
         found.append(
-            Updates(
+            LayerUpdates(
                 opt=int(opt),
                 shown=tuple(shown),
                 total=len(names),

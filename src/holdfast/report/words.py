@@ -17,7 +17,7 @@ LONGEST = 2_000
 """Characters of a text for people; ours are shorter, an exception can hold a whole file."""
 # Notes of one kind: of what was done, what failed, what cannot be read.
 _NOTES = 40
-# A finding of this confidence is told without a word of doubt.
+# A finding of this confidence is reported without a word of doubt.
 _CERTAIN = 0.95
 
 
@@ -108,9 +108,9 @@ def strength(finding: Finding) -> str:
 
 def doubt(finding: Finding) -> str:
     """The same behind a message: `` (info, 60 % sure)``; empty of a fault that is certain."""
-    told = "" if finding.severity > Severity.INFO else finding.severity.word
-    told = ", ".join(filter(None, [told, _sure(finding)]))
-    return f" ({told})" if told else ""
+    reported = "" if finding.severity > Severity.INFO else finding.severity.word
+    reported = ", ".join(filter(None, [reported, _sure(finding)]))
+    return f" ({reported})" if reported else ""
 
 
 def _sure(finding: Finding) -> str:

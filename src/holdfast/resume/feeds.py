@@ -32,7 +32,7 @@ from ..checkpoint.loader_pass import (
     LoaderPass,
     return_to,
 )
-from .leading import Work
+from .leading import LoadedAgain
 from .passes import Open
 from .refusal import RefusedError, say
 from .sight import Sight, runs_own_code, shares_memory, writes
@@ -147,9 +147,9 @@ class Feeds:
     def check(self, one: Open) -> None:
         """Refuse workers of a pass that no resumed script can lead to where they were."""
         file = one.code.co_filename if one.code is not None else ""
-        mine = self._of.get(one.key)
-        if mine is not None and one.loader["stream"] and one.loader["workers"]:
-            why = worker_is_out(one.iterator()) or _led_in_vain(mine.loader())
+        own = self._of.get(one.key)
+        if own is not None and one.loader["stream"] and one.loader["workers"]:
+            why = worker_is_out(one.iterator()) or _led_in_vain(own.loader())
             if why:
                 text = f"{one.loader['dataset']} is an iterable dataset: {why}"
                 raise RefusedError(text, file, one.lines[0])
@@ -194,7 +194,7 @@ class Feeds:
         back.
         """
         wanted, self._wanted = self._wanted, []
-        work = Work()
+        work = LoadedAgain()
         for live, node, path in wanted:
             feed = self._of[id(live)]
             loader, passes = feed.loader(), node["p"]
@@ -209,7 +209,7 @@ class Feeds:
         self._wanted = []
 
     def _go_on(
-        self, feed: Feed, loader: Any, passes: list[Mapping[str, Any]], path: str, work: Work
+        self, feed: Feed, loader: Any, passes: list[Mapping[str, Any]], path: str, work: LoadedAgain
     ) -> None:
         """Have workers that were started as they were do all that they did."""
         live, done = feed.iterator(), feed.passes()
@@ -236,7 +236,7 @@ class Feeds:
         if made.why:
             raise RefusedError(f"{made.why} ({shown(path)})")
         if saved["over"]:
-            Work().through(made.iterator, int(saved["batches"]), over=True, what=shown(path))
+            LoadedAgain().through(made.iterator, int(saved["batches"]), over=True, what=shown(path))
         _change_places(live, made.iterator)
         feed.beginning, feed.before, feed.over = made.beginning(), [], bool(saved["over"])
         feed.early = False

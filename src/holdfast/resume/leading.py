@@ -14,7 +14,7 @@ _PATIENCE = 5.0
 """Seconds after which the work of leading workers is told."""
 
 
-def lead_through(loader: Any, saved: Mapping[str, Any], work: Work) -> None:
+def lead_through(loader: Any, saved: Mapping[str, Any], work: LoadedAgain) -> None:
     """Have workers that last do what they did in a pass that was over; draw nothing beside."""
     dice, states = rng.state(), generators(loader)
     beginning = Beginning(loader)
@@ -27,7 +27,7 @@ def lead_through(loader: Any, saved: Mapping[str, Any], work: Work) -> None:
     rng.put_back(dice)
 
 
-class Work:
+class LoadedAgain:
     """Batches that workers load again, which nobody will train on."""
 
     def __init__(self) -> None:

@@ -24,11 +24,11 @@ from . import standing
 from .frames import chain, check_reader, place_of, position, scope_line, user_modules, variables
 from .refusal import RefusedError
 from .values import generators
-from .values.baseline import Baseline
+from .values.baseline import StartValues
 from .values.nodes import Node, same
 from .values.secrets import without
 from .values.taking import Taking
-from .values.tensors import Known
+from .values.tensors import SavedTensors
 from .worker_view import View, changed, runs_own_code, seen_by_workers
 
 _FREE = 1.0
@@ -129,7 +129,7 @@ class Passes:
         """Why a resumed script cannot go from pass to pass, but only from the first one at once."""
         self.first: dict[str, Any] = {}
         """Where the first pass that was trained on asked for its first batch."""
-        self.baseline = Baseline()
+        self.baseline = StartValues()
         self._last: Values = {}
         self._rng: dict[str, Any] = {}
         self._steps = 0
@@ -149,7 +149,7 @@ class Passes:
     def next_loop(self, passes: int) -> None:
         """Another training loop follows the one so far; so many passes lie between the two."""
         self.done, self.open, self.later = [{"real": True}] * passes, [], True
-        self.jumps, self.first, self.baseline = None, {}, Baseline()
+        self.jumps, self.first, self.baseline = None, {}, StartValues()
         self._last, self._rng, self._steps, self._bytes = {}, {}, 0, 0
 
     # ------------------------------------------------------------------ first run
@@ -170,8 +170,8 @@ class Passes:
 
     def look(self, frame: FrameType, feed: Callable[..., Node] | None = None) -> None:
         """Learn what is there before the first step; ``feed`` takes iterators over loaders."""
-        self.baseline = Baseline()
-        taking = Taking(Known(), self.baseline, changes, first=True, feed=feed)
+        self.baseline = StartValues()
+        taking = Taking(SavedTensors(), self.baseline, changes, first=True, feed=feed)
         for root, held in variables(chain(frame)).items():
             for name, value in held.items():
                 try:
@@ -212,8 +212,8 @@ class Passes:
     def _open(
         self, loader: Any, iterator: Any, beginning: Beginning, nested: bool, steps: int
     ) -> None:
-        told = {} if nested else facts(loader)
-        one = Open(told, weakref.ref(iterator), beginning, nested, steps)
+        reported = {} if nested else facts(loader)
+        one = Open(reported, weakref.ref(iterator), beginning, nested, steps)
         one.key, one.own_code = id(iterator), not nested and runs_own_code(loader)
         one.lasting = bool(getattr(loader, "persistent_workers", False))
         self.open.append(one)
@@ -293,7 +293,7 @@ class Passes:
                 self.jumps = RefusedError(text, file, left.lines[0])
             self._steps = steps
 
-    def ends(self, one: Open, known: Known, steps: int, frame: FrameType) -> None:
+    def ends(self, one: Open, known: SavedTensors, steps: int, frame: FrameType) -> None:
         """A pass is over: keep what it has changed."""
         while self.open and self.open[-1] is not one:
             self.open.pop()
@@ -317,7 +317,9 @@ class Passes:
             text = "passes are so short that keeping what they change costs over 1 % of the time"
             self.jumps = self.jumps or RefusedError(text)
 
-    def _record(self, one: Open, known: Known, steps: int, frame: FrameType) -> dict[str, Any]:
+    def _record(
+        self, one: Open, known: SavedTensors, steps: int, frame: FrameType
+    ) -> dict[str, Any]:
         check_reader(frame)
         frames = chain(frame)
         trained = steps != one.steps

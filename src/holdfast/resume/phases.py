@@ -57,7 +57,7 @@ class Region:
         return not inside or position(frames[:number]) != self.callers
 
 
-class Phases:
+class TrainingLoops:
     """The training loops of a script so far."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from . import frames as frames_
 from . import late_pass
 from .counters import counters, set_counts
 from .feeds import Feeds
-from .leading import Work, lead_through
+from .leading import LoadedAgain, lead_through
 from .outputs import Coming
 from .passes import Open, Passes, Values, changes, facts, moved_target, targets
 from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
@@ -42,9 +42,9 @@ from .values import generators
 from .values.admitted import is_name
 from .values.checking import difference
 from .values.nodes import MISSING, shown
-from .values.restoring import Restoring
+from .values.restoring import ValueRestoring
 from .values.taking import Taking
-from .values.tensors import Known
+from .values.tensors import SavedTensors
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -93,7 +93,7 @@ class ResumedRun:
         self.reads = False
         """Whether a loader is read by holdfast itself."""
         self._tree, self._training, self._passes = tree, training, passes
-        self._feeds, self._work = feeds, Work()
+        self._feeds, self._work = feeds, LoadedAgain()
         self._iterator = 0
         self._late: Any = None
         """The loader of a pass that begins once everything is put back."""
@@ -143,9 +143,9 @@ class ResumedRun:
         self.reads = True
         stream = self.saved.get("stream")
         # A stream in this process is put where it was, not drawn from once more.
-        begun = {"batches": 0} if stream is not None else {}
+        started = {"batches": 0} if stream is not None else {}
         led = getattr(loader, "_iterator", None) is not None
-        about = loader, {**self.saved["pass"], **begun}
+        about = loader, {**self.saved["pass"], **started}
         loader_pass = LoaderPass.again(*about, fast=False, say=say, led=led)
         self.reads = False
         if loader_pass.why:
@@ -169,9 +169,9 @@ class ResumedRun:
             frames = frames_.chain(frame)
             self._check_files()
             _check_position(record, frames)
-            values, told = self._passes.over(dict(record))
+            values, reported = self._passes.over(dict(record))
             _put(frames, values)
-            generators.put_into_process(told)
+            generators.put_into_process(reported)
             for optimizer, _ in self._training.guards():
                 # Schedules warn of a step of theirs before the first one of the optimizer.
                 vars(optimizer)["_opt_called"] = True
@@ -252,7 +252,7 @@ class ResumedRun:
 
     def _taking(self, state: TrainingState, frames: list[FrameType]) -> Taking:
         """Another look, as that which made the checkpoint."""
-        passes, known = self._passes, Known.of(state.models)
+        passes, known = self._passes, SavedTensors.of(state.models)
         # Only where a script goes on by its rounds do iterators over loaders go on by themselves.
         feed = self._feeds.take if "round" in self.saved else None
         about = {"feed": feed, "running": frames, "knows": passes.knows}
@@ -308,10 +308,10 @@ class _Over:
 
 def _put(
     frames: list[FrameType], values: Values, put_feed: Callable[..., object] | None = None
-) -> Restoring:
+) -> ValueRestoring:
     """Give the variables their values; what was put back goes on knowing them."""
     live = frames_.variables(frames)
-    restoring = Restoring(put_feed)
+    restoring = ValueRestoring(put_feed)
     new: dict[str, dict[str, Any]] = {}
     for root, held in values.items():
         if root not in live:

@@ -31,14 +31,14 @@ from .counters import counters, counts
 from .feeds import Feeds
 from .outputs import Outputs
 from .passes import Open, Passes, changes, check_targets, take_variables
-from .phases import Phases
+from .phases import TrainingLoops
 from .refusal import RefusedError
 from .rounds import Rounds
 from .standing import loops_around_a_question, places
 from .streams import take_stream
-from .training import Decisions, Training
+from .training import DecisionState, Training
 from .values.taking import Taking
-from .values.tensors import Known
+from .values.tensors import SavedTensors
 
 FORMAT = 3
 _NO_LOADER = "no loop of the script is known to train: neither one over a DataLoader nor another"
@@ -69,7 +69,7 @@ class Saving:
         passes: Passes,
         rounds: Rounds,
         feeds: Feeds,
-        phases: Phases,
+        phases: TrainingLoops,
         outputs: Outputs,
         why_not: str,
     ) -> None:
@@ -81,7 +81,7 @@ class Saving:
         """When the run began, in the first of its processes."""
         # Python and numpy begin with another state in every process.
         self._seeds = {key: one for key, one in rng.state().items() if key in ("python", "numpy")}
-        self._told: tuple[Any, ...] = ()
+        self._reported: tuple[Any, ...] = ()
 
     def goes_on(self, saved: Mapping[str, Any]) -> None:
         """This process goes on with a run that another one has begun."""
@@ -94,7 +94,7 @@ class Saving:
         return bool(self._why_not) or self._passes.broken is not None
 
     def take(
-        self, step: int, steps: int, frame: FrameType, guard: Decisions | None
+        self, step: int, steps: int, frame: FrameType, guard: DecisionState | None
     ) -> dict[str, Any] | None:
         """What goes with a checkpoint so that it can be resumed from; None where it cannot.
 
@@ -154,16 +154,16 @@ class Saving:
         self._tell(step, False, refusal.reason, file, refusal.line)
 
     def _tell(self, step: int, accepted: bool, reason: str, file: str = "", line: int = 0) -> None:
-        told = accepted, reason, file, line
-        if told == self._told:
+        reported = accepted, reason, file, line
+        if reported == self._reported:
             return
-        self._told = told
+        self._reported = reported
         script = os.path.abspath(sys.argv[0]) if sys.argv else ""
         own = loads_optimizer(script)
         check = ResumeCheck(accepted=accepted, reason=reason, file=file, line=line, own=own)
         self._training.record_at(step, check)
 
-    def _take(self, steps: int, frame: FrameType, guard: Decisions | None) -> dict[str, Any]:
+    def _take(self, steps: int, frame: FrameType, guard: DecisionState | None) -> dict[str, Any]:
         passes, base = self._passes, self._phases.base
         passes.settle(frame, steps - base)
         self._check_hope(steps - base)
@@ -183,7 +183,7 @@ class Saving:
             raise RefusedError("something is suspected of having damaged the weights")
         frames = frames_.chain(frame)
         state = self._state()
-        known = Known.of(state.models)
+        known = SavedTensors.of(state.models)
         feed = self._feeds.take if one is None else None
         about = {"feed": feed, "running": frames, "knows": passes.knows}
         taking = Taking(known, passes.baseline, changes, **about)

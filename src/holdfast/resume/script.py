@@ -31,13 +31,13 @@ from .feeds import Feeds
 from .heads import Key
 from .outputs import Outputs
 from .passes import Open, Passes
-from .phases import Phases, check_outcome, outcome
+from .phases import TrainingLoops, check_outcome, outcome
 from .refusal import RefusedError, or_refuse, refuse, say
 from .resumed_run import ResumedRun, files_of, read
 from .rounds import Rounds
 from .saving import Saving
-from .training import Decisions, Training
-from .values.tensors import Known
+from .training import DecisionState, Training
+from .values.tensors import SavedTensors
 from .way import Way
 
 _PATIENCE = 600.0
@@ -58,7 +58,7 @@ class ScriptResume:
     ) -> None:
         self.on = False
         """Whether this is the process of a script, whose passes are followed."""
-        self.decisions: Decisions | None = None
+        self.decisions: DecisionState | None = None
         """What the guard decides by, which goes with a checkpoint."""
         self._training, self._state = training, state
         self._outputs = Outputs(self._notes)
@@ -66,7 +66,7 @@ class ScriptResume:
         self._passes = Passes(self._outputs.knows)
         self._feeds = Feeds(lambda: self._rounds.key is None)
         self._rounds = Rounds(self._passes, self._feeds, lambda frame: self.between_rounds(frame))
-        self._phases = Phases()
+        self._phases = TrainingLoops()
         about = self._passes, self._rounds, self._feeds, self._phases, self._outputs, why_not
         self._saving = Saving(training, state, *about)
         self.between_rounds: Callable[[FrameType], bool] = lambda frame: True
@@ -129,12 +129,12 @@ class ScriptResume:
             self._between = None
         return beginning, nested
 
-    def began(self, loader: Any, iterator: Any, begun: tuple[Any, bool], steps: int) -> None:
+    def began(self, loader: Any, iterator: Any, started: tuple[Any, bool], steps: int) -> None:
         """Its iterator is there."""
         self._asking = None  # an iterator of before may have had the same id, or be the same
         steps -= self._phases.base
-        self._passes.began(loader, iterator, begun[0], nested=begun[1], steps=steps)
-        self._feeds.began(loader, iterator, begun[0], within=begun[1])
+        self._passes.began(loader, iterator, started[0], nested=started[1], steps=steps)
+        self._feeds.began(loader, iterator, started[0], within=started[1])
 
     def asks_again(self, iterator: Any, steps: int) -> bool:
         """The common case of ``asks``: the loop that asked last asks again; False for any other."""
@@ -165,7 +165,7 @@ class ScriptResume:
         passes = self._passes
         kept = steps and not one.nested and passes.broken is None and passes.jumps is None
         with aside():
-            known = Known.of(self._state().models) if kept else Known()
+            known = SavedTensors.of(self._state().models) if kept else SavedTensors()
             passes.ends(one, known, steps, frame)
         if kept and self._between is None and passes.jumps is None:
             # What a model says after a pass cannot be said again without its weights.
@@ -232,8 +232,8 @@ class ScriptResume:
             code, module = one.f_code, one.f_globals.get("__name__")
             if code.co_name == "_try_get_data" and module == "torch.utils.data.dataloader":
                 opened = self._passes.open
-                mine = bool(opened) and one.f_locals.get("self") is opened[0].iterator()
-                return one if mine else None
+                own = bool(opened) and one.f_locals.get("self") is opened[0].iterator()
+                return one if own else None
         return None
 
     def take(self, step: int, steps: int, frame: FrameType) -> dict[str, Any] | None:

@@ -19,10 +19,10 @@ from torch import Tensor
 from ..source.ownership import kind_of
 from .frames import user_modules
 from .refusal import RefusedError
-from .values.baseline import Baseline
+from .values.baseline import StartValues
 from .values.nodes import KIND, SCALARS, of_user, same, shown
 from .values.taking import Taking
-from .values.tensors import Known
+from .values.tensors import SavedTensors
 from .worker_view import runs_own_code
 
 _LONGEST = 1.0
@@ -47,7 +47,7 @@ class Sight:
     _slow = False
 
     def __init__(self, loader: Any) -> None:
-        self._baseline = Baseline()
+        self._baseline = StartValues()
         began = time.thread_time()
         self._nodes = self._look(loader, first=True)
         if time.thread_time() - began > _LONGEST:
@@ -75,7 +75,7 @@ class Sight:
         return next((shown(path) for path in here if path not in self._nodes), "")
 
     def _look(self, loader: Any, *, first: bool) -> dict[str, Any]:
-        taking = Taking(Known(), self._baseline, lambda name: True, first=first)
+        taking = Taking(SavedTensors(), self._baseline, lambda name: True, first=first)
         roots = {
             f"loader/{name}": one
             for name in ("dataset", "collate_fn", "worker_init_fn")

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from ..records import Kind
 
 
-class Decisions(Protocol):
+class DecisionState(Protocol):
     """What the guard decides by: baselines, counters, budgets."""
 
     def state(self, iterator: Any) -> dict[str, Any] | None:

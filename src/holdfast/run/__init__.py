@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Tail,
         read_run,
     )
-    from holdfast.run.recorder import Recorder, Table
+    from holdfast.run.recorder import Recorder, RowTable
     from holdfast.run.ring import Ring
     from holdfast.run.table import Declaration, Rows
     from holdfast.run.writer import LaneWriter, Taken
@@ -49,7 +49,7 @@ _HOME = {
     "Ring": "ring",
     "Rows": "table",
     "Run": "folder",
-    "Table": "recorder",
+    "RowTable": "recorder",
     "Tail": "reader",
     "Taken": "writer",
     "decode": "jsonl",
@@ -76,9 +76,9 @@ __all__ = [
     "ProcessMark",
     "Recorder",
     "Ring",
+    "RowTable",
     "Rows",
     "Run",
-    "Table",
     "Tail",
     "Taken",
     "decode",

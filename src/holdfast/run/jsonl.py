@@ -36,7 +36,7 @@ _DIGITS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class JsonLines:
     """What a file of JSON lines held: the objects, the lines lost, where reading ended.
 
     ``end`` is the byte behind the last complete line: the place to go on from later.
@@ -126,7 +126,7 @@ def read_lines(
     start: int = 0,
     stop: int | None = None,
     wanted: Callable[[bytes], bool] | None = None,
-) -> Lines:
+) -> JsonLines:
     """Read the complete lines between two byte offsets; a missing file has none.
 
     A garbage last line is skipped in silence, as it is what a crash leaves; garbage
@@ -147,7 +147,7 @@ def read_lines(
             corrupt += 1
         except ValueError:
             torn = 1
-    return Lines(objects, corrupt, end, unread)
+    return JsonLines(objects, corrupt, end, unread)
 
 
 def whole_lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:

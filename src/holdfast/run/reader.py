@@ -30,10 +30,10 @@ from holdfast.run.mark import Mark
 from holdfast.run.ring import Record, Ring
 from holdfast.run.table import (
     NO_ROWS,
-    Blocks,
     Declaration,
     Rows,
     Segment,
+    TableBlocks,
     join,
     read_header,
     read_rows,
@@ -240,7 +240,7 @@ class LaneReader:
 
     def _lines(
         self, name: str, kind: int | None, ring: _Undrained, at: _Position, *, few: bool
-    ) -> jsonl.Lines:
+    ) -> jsonl.JsonLines:
         stop = None
         if ring.mark is not None and kind is not None:
             stop = ring.mark.streams.get(name, 0)
@@ -304,7 +304,7 @@ def _undrained_rows(
     records: Iterable[Record], declared: dict[int, Declaration]
 ) -> dict[str, list[Rows]]:
     """The rows in a ring by table; ``declared`` is what the headers of the files say."""
-    blocks = Blocks(declared)
+    blocks = TableBlocks(declared)
     for kind, payload in records:
         if kind >= FIRST_ROW:
             blocks.add(kind, payload)

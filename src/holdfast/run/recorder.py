@@ -46,13 +46,13 @@ class Recorder:
         """The batch of an incident."""
         self.ring.put(BATCH, encode(hide_known_in(data)))
 
-    def table(self, name: str, columns: Sequence[str]) -> Table:
+    def table(self, name: str, columns: Sequence[str]) -> RowTable:
         """Open a table of fp32 columns beside step and time."""
         number = self._tables
         self._tables += 1
         dtype = [["step", "<i8"], ["time", "<f8"], *([c, "<f4"] for c in columns)]
         self.ring.put(DECLARATION, encode({"id": number, "table": name, "dtype": dtype}))
-        return Table(self.ring, number, columns)
+        return RowTable(self.ring, number, columns)
 
     def orders(self) -> list[dict[str, Any]]:
         """What the other side asks of this process: one dictionary for each action."""
@@ -65,7 +65,7 @@ class Recorder:
         self.ring.close_writer()
 
 
-class Table:
+class RowTable:
     """One kind of row; packing is compiled once."""
 
     def __init__(self, ring: Ring, number: int, columns: Sequence[str]) -> None:

@@ -109,8 +109,8 @@ def script_digest(script: str) -> str:
 
 def other_script(meta: Mapping[str, Any], command: Sequence[str], digest: str) -> str:
     """Why a command is not that of an earlier run; empty when it is. Arguments count."""
-    told: Any = meta.get("command")
-    then = [str(word) for word in cast("list[Any]", told)] if isinstance(told, list) else []
+    reported: Any = meta.get("command")
+    then = [str(word) for word in cast("list[Any]", reported)] if isinstance(reported, list) else []
     if not same_command(then, command):
         return f"it ran `{' '.join(then)}`, not `{' '.join(command)}`"
     if digest and meta.get(DIGEST) and meta[DIGEST] != digest:

@@ -221,7 +221,7 @@ class Ring:
         self._words[_RECEIVED] = self._words[_POSTED]
         return text
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Say that the training goes on, where there is nothing to record: one 8-byte store."""
         if self._writer:
             self._words[_BEATS] += 1

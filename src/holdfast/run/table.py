@@ -93,7 +93,7 @@ class Declaration:
         return cls(number, table, np.dtype(columns), extra)
 
 
-class Blocks:
+class TableBlocks:
     """Rows as they come out of a ring, put together by table, in order.
 
     ``parts[table]`` is a list of (declaration, rows as bytes); a new entry begins where the

@@ -43,9 +43,9 @@ from holdfast.run.ring import NOTE_MAX, Record, Ring
 from holdfast.run.segments import SegmentedTable
 from holdfast.run.streams import Stream
 from holdfast.run.table import (
-    Blocks,
     Declaration,
     Rows,
+    TableBlocks,
     join,
 )
 from holdfast.types import Event, Finding
@@ -148,7 +148,7 @@ class LaneWriter:
             self._each(self._tables.values(), SegmentedTable.thin)
         events: list[Event] = []
         batches: list[dict[str, Any]] = []
-        blocks = Blocks(self._declared)
+        blocks = TableBlocks(self._declared)
         for kind, payload in records:
             if kind >= FIRST_ROW:
                 self.corrupt += not blocks.add(kind, payload)

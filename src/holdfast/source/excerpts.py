@@ -40,7 +40,7 @@ def excerpt_at(file: str, line: int) -> Excerpt:
     )
 
 
-def place_told(file: str, line: int) -> dict[str, Any]:
+def place_reported(file: str, line: int) -> dict[str, Any]:
     """A line as the data of an event: file as the user would write it, line, statement, excerpt."""
     source = excerpt_at(file, line)
     at = {"file": from_here(file), "line": line}

@@ -45,7 +45,7 @@ def habits(file: str, name: str, scope: str = "") -> Habits:
         scope: the function a local variable lives in; empty for attributes and globals.
     """
     found = Habits()
-    begun: list[int] = []
+    started: list[int] = []
     for each in statements(file):
         node, functions = each.node, each.names
         if scope and functions and scope not in functions:
@@ -54,7 +54,7 @@ def habits(file: str, name: str, scope: str = "") -> Habits:
         initial = functions[-1:] in ((), ("__init__",), ("__post_init__",), ("setup",))
         again = looped or not initial
         if isinstance(node, _ASSIGNS) and again and _assignment(node, name, looped, found):
-            (found.assigned if looped else begun).append(node.lineno)
+            (found.assigned if looped else started).append(node.lineno)
         elif isinstance(node, ast.Delete):
             found.shrinks |= any(is_named(base_of(target), name) for target in node.targets)
         elif isinstance(node, ast.If):
@@ -65,7 +65,7 @@ def habits(file: str, name: str, scope: str = "") -> Habits:
             found.tested |= any(mentions(container, name) for _, container in questions(part))
             found.read |= again and _reads(part, name)
             _calls(part, node.lineno if again else 0, name, found)
-    found.assigned += begun
+    found.assigned += started
     return found
 
 

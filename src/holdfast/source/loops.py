@@ -15,7 +15,7 @@ from .syntax import COMPREHENSIONS, LOOPS, WITHS, holds, is_path
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class LoopAround:
     """The loop that asks a loader for its next batch.
 
     Args:
@@ -44,7 +44,7 @@ def loop_of(file: str, line: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=256)
-def loop_at(file: str, function: int, line: int) -> Loop:
+def loop_at(file: str, function: int, line: int) -> LoopAround:
     """The loop at a line of a scope."""
     loops = [
         node
@@ -53,7 +53,7 @@ def loop_at(file: str, function: int, line: int) -> Loop:
     ]
     loops.sort(key=_outermost_first)
     if not loops:
-        return Loop(line, line, ())
+        return LoopAround(line, line, ())
     inner = loops[-1]
     # Asked for by `for x in loader` the head is at work; by `next(it)` a line of the body.
     heads = isinstance(inner, ast.For) and line < inner.body[0].lineno
@@ -64,7 +64,7 @@ def loop_at(file: str, function: int, line: int) -> Loop:
         for name in ast.walk(one.target)
         if isinstance(name, ast.Name)
     )
-    return Loop(*_span(inner), targets)
+    return LoopAround(*_span(inner), targets)
 
 
 @lru_cache(maxsize=256)

@@ -30,9 +30,9 @@ def before(body: list[ast.stmt], at: Position) -> tuple[list[ast.stmt], list[ast
     passed: list[ast.stmt] = []
     line = at[0]
     while True:
-        begun = [s for s in body if (s.lineno, s.col_offset) <= at]
-        here = next((s for s in reversed(begun) if line <= (s.end_lineno or s.lineno)), None)
-        passed += [s for s in begun if s is not here]
+        started = [s for s in body if (s.lineno, s.col_offset) <= at]
+        here = next((s for s in reversed(started) if line <= (s.end_lineno or s.lineno)), None)
+        passed += [s for s in started if s is not here]
         parts = list(blocks_of(here)) if here is not None else []
         inner = next((p for p in parts if p[0].lineno <= line <= _end(p)), None)
         if inner is None:
@@ -48,7 +48,7 @@ def sliced(
     passed: list[ast.stmt],
     wanted: ast.expr,
     computed: Callable[[str], bool],
-    spoilt: Callable[[str], bool],
+    is_bad: Callable[[str], bool],
     given: Container[str] = (),
 ) -> tuple[set[str], list[ast.stmt]]:
     """The statements that made ``wanted``, and the names they need from before.
@@ -58,7 +58,7 @@ def sliced(
         wanted: the expression to compute.
         computed: whether a name now holds something made from the weights; anything else (a
             batch, a model) is used as it is and not made again.
-        spoilt: whether a name now holds numbers that are not finite; such a value is made
+        is_bad: whether a name now holds numbers that are not finite; such a value is made
             again too, where that can be done.
         given: names whose values from before are known.
 
@@ -76,7 +76,7 @@ def sliced(
         if any(name in rewritten or computed(name) for name in made):
             if why_not:
                 raise NotRepeatable(why_not)
-        elif why_not or not any(map(spoilt, made)):
+        elif why_not or not any(map(is_bad, made)):
             continue
         kept.insert(0, statement)
         needed = (needed - surely_writes(statement)) | exposed(statement)

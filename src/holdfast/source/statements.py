@@ -15,7 +15,7 @@ Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 """What has variables of its own."""
 
 
-class Found(NamedTuple):
+class FoundStatement(NamedTuple):
     """A statement and what stands around it, the innermost last."""
 
     node: ast.stmt
@@ -40,32 +40,32 @@ class StatementText:
 
 
 @lru_cache(maxsize=64)
-def statements(file: str) -> list[Found]:
+def statements(file: str) -> list[FoundStatement]:
     """Every statement of a file, in the order of its lines."""
-    found: list[Found] = []
+    found: list[FoundStatement] = []
 
-    def visit(node: ast.AST, around: Found) -> None:
+    def visit(node: ast.AST, around: FoundStatement) -> None:
         if isinstance(node, ast.stmt):
             found.append(around._replace(node=node))
         if isinstance(node, FUNCTIONS):
-            around = Found(node, (), (*around.functions, node))
+            around = FoundStatement(node, (), (*around.functions, node))
         elif isinstance(node, LOOPS):
             around = around._replace(loops=(*around.loops, node))
         for child in ast.iter_child_nodes(node):
             if not isinstance(child, ast.expr):
                 visit(child, around)
 
-    visit(tree_of(file), Found(ast.Pass(), (), ()))
+    visit(tree_of(file), FoundStatement(ast.Pass(), (), ()))
     return found
 
 
 @lru_cache(maxsize=1024)
-def statements_around(file: str, line: int) -> tuple[Found, ...]:
+def statements_around(file: str, line: int) -> tuple[FoundStatement, ...]:
     """The statements that a line is in, functions and classes included, the innermost last."""
     return tuple(found for found in statements(file) if holds(found.node, line))
 
 
-def statement_at(file: str, line: int) -> Found | None:
+def statement_at(file: str, line: int) -> FoundStatement | None:
     """The innermost statement around a line."""
     around = statements_around(file, line)
     return around[-1] if around else None

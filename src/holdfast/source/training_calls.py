@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from .files import nodes_of
-from .statements import Found, statements
+from .statements import FoundStatement, statements
 from .syntax import FUNCTIONS, expressions_of, targets_of
 
 _STORES = ("append", "extend", "add", "insert", "update")
@@ -24,7 +24,7 @@ _OF_MODULES = ("train", "eval")
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingCalls:
     """What the source says about training."""
 
     known: bool = False
@@ -52,14 +52,14 @@ class _Scope:
 
     file: str
     name: str
-    statements: list[Found] = field(default_factory=list[Found])
+    statements: list[FoundStatement] = field(default_factory=list[FoundStatement])
     named: set[str] = field(default_factory=set[str])
-    makers: dict[str, list[Found]] = field(default_factory=dict[str, list[Found]])
+    makers: dict[str, list[FoundStatement]] = field(default_factory=dict[str, list[FoundStatement]])
     """By name the statements that give it a value."""
 
 
 @lru_cache(maxsize=8)
-def training_in(files: tuple[str, ...]) -> Training:
+def training_in(files: tuple[str, ...]) -> TrainingCalls:
     """Read these files."""
     scopes = [scope for file in files for scope in _scopes(file)]
     by_name: dict[str, list[_Scope]] = {}
@@ -80,7 +80,7 @@ def training_in(files: tuple[str, ...]) -> Training:
     while new := {n for u in used for s in by_name[u] for n in s.named & others} - used:
         used |= new
     inputs = {n for scope in scopes for each in scope.statements for n in _inputs(each.node)}
-    return Training(bool(lines), used, trains, lines, _lines(feeding) - lines, inputs)
+    return TrainingCalls(bool(lines), used, trains, lines, _lines(feeding) - lines, inputs)
 
 
 def _lines(feeding: Iterable[tuple[_Scope, list[ast.stmt]]]) -> set[tuple[str, int]]:
@@ -110,7 +110,7 @@ def _feeding(scope: _Scope, trains: Set[str]) -> list[ast.stmt]:
     """Backward passes of a scope, and the statements whose values they go through."""
     found: dict[int, ast.stmt] = {}
     seen: set[tuple[str, int]] = set()
-    waiting: list[tuple[str, Found]] = []
+    waiting: list[tuple[str, FoundStatement]] = []
     for within in scope.statements:
         if names := _differentiated(within.node, trains):
             found[id(within.node)] = within.node
@@ -126,7 +126,7 @@ def _feeding(scope: _Scope, trains: Set[str]) -> list[ast.stmt]:
     return list(found.values())
 
 
-def _makers(makers: list[Found], user: Found) -> list[Found]:
+def _makers(makers: list[FoundStatement], user: FoundStatement) -> list[FoundStatement]:
     """Those of the statements that may have given a name the value that is used."""
     for loop in reversed(user.loops):
         # Where each turn gives it a value before it is used, none from outside of the loop counts.

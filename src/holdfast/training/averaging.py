@@ -73,9 +73,9 @@ class Average:
         """A step is over: follow the weights by one update, without waiting for a device."""
         weight = 1.0 - self.decay
         self._n += 1
-        for mine, live in self._portions:
+        for own, live in self._portions:
             wide = [p.float() for p in live] if live[0].dtype in _LOW else live
-            torch._foreach_lerp_(mine, wide, weight)
+            torch._foreach_lerp_(own, wide, weight)
         for name, buffer in self._current().items():
             if buffer.shape == self._buffers[name].shape:
                 self._buffers[name].copy_(buffer)
@@ -98,10 +98,10 @@ class Average:
                 f"{type(model).__name__} is not the model that is averaged: it does not hold "
                 f"{strange[0]}; give the one that Average was made with, or its wrapper"
             )
-        mine = self._weights | self._buffers
+        own = self._weights | self._buffers
         named = self._live | self._current()
-        live = [tensor for name, tensor in named.items() if tensor.shape == mine[name].shape]
-        values = [mine[name] for name, tensor in named.items() if tensor.shape == mine[name].shape]
+        live = [tensor for name, tensor in named.items() if tensor.shape == own[name].shape]
+        values = [own[name] for name, tensor in named.items() if tensor.shape == own[name].shape]
         kept = [_copy(tensor) for tensor in live]
         try:
             _write(live, values)
@@ -116,10 +116,10 @@ class Average:
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state_dict`` gave; refuses one of another model."""
-        for part, mine in (("weights", self._weights), ("buffers", self._buffers)):
-            _check(mine, state[part])
-        for part, mine in (("weights", self._weights), ("buffers", self._buffers)):
-            for name, tensor in mine.items():
+        for part, own in (("weights", self._weights), ("buffers", self._buffers)):
+            _check(own, state[part])
+        for part, own in (("weights", self._weights), ("buffers", self._buffers)):
+            for name, tensor in own.items():
                 tensor.copy_(state[part][name])
         self._n = int(state["n"])
 
@@ -150,16 +150,16 @@ def _portions(
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     """Pairs of one dtype, in lists short enough that wider copies of them take little memory."""
     for kind in {tensor.dtype for tensor in live.values()}:
-        mine, theirs, size = list[Tensor](), list[Tensor](), 0
+        own, theirs, size = list[Tensor](), list[Tensor](), 0
         for name in [name for name, tensor in live.items() if tensor.dtype is kind]:
-            mine.append(weights[name])
+            own.append(weights[name])
             theirs.append(live[name])
             size += live[name].numel()
             if size >= _PORTION:
-                yield mine, theirs
-                mine, theirs, size = [], [], 0
-        if mine:
-            yield mine, theirs
+                yield own, theirs
+                own, theirs, size = [], [], 0
+        if own:
+            yield own, theirs
 
 
 @torch.no_grad()
@@ -174,15 +174,15 @@ def _write(live: list[Tensor], values: list[Tensor]) -> None:
         tensor.copy_(value)
 
 
-def _check(mine: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    for name in [*mine, *saved]:
-        if name not in saved or name not in mine:
+def _check(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    for name in [*own, *saved]:
+        if name not in saved or name not in own:
             where = "saved average" if name not in saved else "model"
             raise CheckpointError(
                 f"the {where} has no {name}; load the average into the model it was made from"
             )
-        if mine[name].shape != saved[name].shape:
+        if own[name].shape != saved[name].shape:
             raise CheckpointError(
                 f"{name} of the saved average has the shape {tuple(saved[name].shape)}, of the "
-                f"model {tuple(mine[name].shape)}; load it into the model it was made from"
+                f"model {tuple(own[name].shape)}; load it into the model it was made from"
             )

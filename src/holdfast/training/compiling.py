@@ -1,6 +1,6 @@
 """``torch.compile`` that falls back with a reason, and never compiles twice for odd batches.
 
-    compiled = Compiled(model, settings.compile, device, workers, say)
+    compiled = CompiledModel(model, settings.compile, device, workers, say)
     for batch in batches:
         loss = compiled.run(forward_and_backward, batch)
 
@@ -60,7 +60,7 @@ class CompileSettings(Section):
         return self.mode
 
 
-class Compiled:
+class CompiledModel:
     """A model that is compiled where that works, and eager with the reason printed where not.
 
     Args:

@@ -231,8 +231,8 @@ class Captured:
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[_Pass, tuple[Tensor, ...]]:
         """Replay the first graph."""
-        for mine, given in zip(self._inputs, inputs, strict=True):
-            mine.detach().copy_(given)
+        for own, given in zip(self._inputs, inputs, strict=True):
+            own.detach().copy_(given)
         self._forward.replay()
         now = _Pass()
         self._waiting = weakref.ref(now)
@@ -240,8 +240,8 @@ class Captured:
 
     def backward(self, seeds: Sequence[Tensor]) -> list[Tensor | None]:
         """Replay the second graph; gradients of inputs and parameters."""
-        for mine, given in zip(self._seeds, seeds, strict=True):
-            mine.copy_(given)
+        for own, given in zip(self._seeds, seeds, strict=True):
+            own.copy_(given)
         self._backward.replay()
         # New tensors in one launch: the next replay writes into these, and a gradient may be kept.
         there = [one for one in self._found if one is not None]

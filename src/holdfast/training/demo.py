@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from ..config import Section, bounded
 from ..errors import SettingsError
 from .data.loading import DataSettings
-from .device import Place
+from .device import ProcessDevice
 from .optimizers import OptimizerSettings
 from .recipes import Recipe
 from .schedules import ScheduleSettings
@@ -65,7 +65,7 @@ class DemoSettings(Section):
             raise ValueError(f"text is {self.text!r}, which is no file; give the path of a text")
 
 
-class Windows(Dataset[Tensor]):
+class TextWindows(Dataset[Tensor]):
     """A text as rows of ``length + 1`` characters: what is read, and what follows it."""
 
     def __init__(self, codes: Tensor, length: int) -> None:
@@ -79,7 +79,7 @@ class Windows(Dataset[Tensor]):
         return self._codes[first : first + self._length + 1]
 
 
-class Writer(nn.Module):
+class NextCharacter(nn.Module):
     """Which character comes next, after each one of a row."""
 
     def __init__(self, words: int, settings: ModelSettings) -> None:
@@ -123,7 +123,7 @@ def predict(model: nn.Module, batch_BL: Tensor) -> Mapping[str, Tensor]:
     return {"code": code_BL.int(), "probability": probability_BL}
 
 
-def build(settings: DemoSettings, place: Place) -> Task:
+def build(settings: DemoSettings, place: ProcessDevice) -> Task:
     """Text, windows, model."""
     text = _text(settings.text)
     alphabet = sorted(set(text))
@@ -142,10 +142,10 @@ def build(settings: DemoSettings, place: Place) -> Task:
             f"unigram entropy of the held-out part {entropy(train, held_out):.3f}"
         )
     return Task(
-        model=Writer(len(alphabet), settings.model),
+        model=NextCharacter(len(alphabet), settings.model),
         loss=loss,
-        train=Windows(train, settings.length),
-        validation=Windows(held_out, settings.length),
+        train=TextWindows(train, settings.length),
+        validation=TextWindows(held_out, settings.length),
         measure=measure,
         predict=predict,
     )

@@ -8,7 +8,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessDevice:
     """One process of a training run.
 
     Args:

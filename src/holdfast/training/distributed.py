@@ -18,7 +18,7 @@ from torch import Tensor, distributed
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from ..errors import SettingsError, UsageError
-from .device import Place
+from .device import ProcessDevice
 from .rendezvous import fresh_store
 
 T = TypeVar("T")
@@ -30,11 +30,11 @@ _BUCKET = 25 * 2**20
 
 
 @contextlib.contextmanager
-def joined(device: str = "auto") -> Iterator[Place]:
+def joined(device: str = "auto") -> Iterator[ProcessDevice]:
     """Take this process's place among the ranks, and leave it at the end."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-    place = Place(_device(device, local), rank, world, local)
+    place = ProcessDevice(_device(device, local), rank, world, local)
     if world == 1 or distributed.is_initialized():
         yield place
         return
@@ -75,9 +75,9 @@ def _device(name: str, local: int) -> torch.device:
 def broadcast(tensors: list[Tensor]) -> None:
     """Give every rank what the first has."""
     for bucket in buckets(tensors):
-        together = _flatten_dense_tensors(bucket)
-        distributed.broadcast(together, 0)
-        for tensor, value in zip(bucket, _unflatten_dense_tensors(together, bucket), strict=True):
+        all_ranks = _flatten_dense_tensors(bucket)
+        distributed.broadcast(all_ranks, 0)
+        for tensor, value in zip(bucket, _unflatten_dense_tensors(all_ranks, bucket), strict=True):
             tensor.copy_(value)
 
 
@@ -94,23 +94,23 @@ def buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
         yield bucket
 
 
-def total(values: Mapping[str, float], place: Place) -> dict[str, float]:
+def total(values: Mapping[str, float], place: ProcessDevice) -> dict[str, float]:
     """Each number summed over ranks; names may differ between them."""
     every = everyone(dict(values), place)
     names = dict.fromkeys(name for one in every for name in one)
     return {name: sum(one.get(name, 0.0) for one in every) for name in names}
 
 
-def everyone(mine: T, place: Place) -> list[T]:
+def everyone(own_part: T, place: ProcessDevice) -> list[T]:
     """What each rank gives, a small plain object, in the order of ranks; on every rank."""
     if place.world == 1:
-        return [mine]
+        return [own_part]
     every: list[Any] = [None] * place.world
-    distributed.all_gather_object(every, mine)
+    distributed.all_gather_object(every, own_part)
     return every
 
 
-def gather_rows(rows: Mapping[str, Tensor], place: Place) -> dict[str, Tensor]:
+def gather_rows(rows: Mapping[str, Tensor], place: ProcessDevice) -> dict[str, Tensor]:
     """The rows of all ranks, one rank after the other; tensors on the CPU.
 
     Names, types and numbers of rows may differ between ranks; rows of one name have one shape.
@@ -124,13 +124,13 @@ def gather_rows(rows: Mapping[str, Tensor], place: Place) -> dict[str, Tensor]:
         found = [head.get(name) for head in heads]
         sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in filter(None, found)]
         longest = max(sizes)
-        mine = torch.zeros(longest, dtype=torch.uint8, device="cpu")
+        own_part = torch.zeros(longest, dtype=torch.uint8, device="cpu")
         if name in rows:
             raw = rows[name].contiguous().reshape(-1).view(torch.uint8)
-            mine[: len(raw)] = raw
-        every = [torch.empty_like(mine) for _ in range(place.world)]
+            own_part[: len(raw)] = raw
+        every = [torch.empty_like(own_part) for _ in range(place.world)]
         if longest:
-            distributed.all_gather(every, mine)
+            distributed.all_gather(every, own_part)
         parts: list[Tensor] = []
         for head, sent in zip(found, every, strict=True):
             if head is not None:
@@ -141,7 +141,7 @@ def gather_rows(rows: Mapping[str, Tensor], place: Place) -> dict[str, Tensor]:
     return gathered
 
 
-def in_step(batches: Iterable[T], place: Place) -> Iterator[tuple[T, bool]]:
+def in_step(batches: Iterable[T], place: ProcessDevice) -> Iterator[tuple[T, bool]]:
     """The batches of this rank, as many on every rank, and whether one counts.
 
     For what all ranks have to compute together: one that has no batch left gets its last one
@@ -167,7 +167,7 @@ def in_step(batches: Iterable[T], place: Place) -> Iterator[tuple[T, bool]]:
         yield last[0], found is not None
 
 
-def anyone(flag: bool, place: Place) -> bool:
+def anyone(flag: bool, place: ProcessDevice) -> bool:
     """Whether it is true on any rank."""
     if place.world == 1:
         return flag

@@ -79,9 +79,9 @@ def make_optimizer(
             options["fused"] = True
     groups: list[dict[str, Any]] = [{"params": parameters}]
     if "weight_decay" in options and not settings.decay_all:
-        spared = _spared(model)
-        decayed = [p for p in parameters if id(p) not in spared]
-        plain = [p for p in parameters if id(p) in spared]
+        saved = _saved(model)
+        decayed = [p for p in parameters if id(p) not in saved]
+        plain = [p for p in parameters if id(p) in saved]
         groups = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
     try:
         return kind([group for group in groups if group["params"]], **options)
@@ -203,7 +203,7 @@ def _fusible(
     )
 
 
-def _spared(model: nn.Module) -> set[int]:
+def _saved(model: nn.Module) -> set[int]:
     """Which parameters are not decayed, by identity: one weight may have several names."""
     return {id(p) for name, p, module in _owned(model) if _spares(name, p, module)} | {
         id(p)

@@ -26,7 +26,7 @@ from .data.streaming import Streamed
 from .data.tensor_files import HEADER, PARTIAL, TensorWriter
 from .data.transfer import Transfer, count
 from .data.workers import choose_threads, choose_workers, measure_loading
-from .device import Place
+from .device import ProcessDevice
 from .loop.interrupts import Interrupts
 from .loop.step_numbers import pace
 from .loop.validation import evaluating
@@ -37,7 +37,7 @@ from .task import Data, Task
 from .weights import load_weights
 
 # Seconds between two lines about how far it is.
-_TOLD_EVERY = 10.0
+_REPORTED_EVERY = 10.0
 
 
 class PredictionWriter(Protocol):
@@ -80,12 +80,12 @@ class TensorPredictions:
         place = Path(folder)
         if not overwrite and (place / HEADER).exists():
             raise UsageError(f"{place}: holds predictions already; write elsewhere, or overwrite")
-        begun = (place / PARTIAL).exists() and not overwrite
+        started = (place / PARTIAL).exists() and not overwrite
         self._writer = TensorWriter(place, overwrite=overwrite, resume=True)
         noted = self._writer.noted
         self.entries = int(noted.get("entries", 0))
         self._seen = self.entries
-        if begun and {**noted, "entries": 0} != {**what, "entries": 0}:
+        if started and {**noted, "entries": 0} != {**what, "entries": 0}:
             self._writer.stop()
             changed = [k for k in {*noted, *what} - {"entries"} if noted.get(k) != what.get(k)]
             raise UsageError(
@@ -131,7 +131,7 @@ def predict(
     data: Data | None = None,
     entries: tuple[int, int | None] = (0, None),
     chunk: int = 4096,
-    place: Place | None = None,
+    place: ProcessDevice | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Predicted:
     """Write what the model of a task, with the weights it has, predicts for a dataset.
@@ -161,7 +161,7 @@ def predict(
             pass
     before = done = writer.entries
     first, last = entries
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     finished = False
     transfer = Transfer(place.device)
     precision = Precision(settings.precision, place.device)
@@ -176,8 +176,8 @@ def predict(
                 if done - writer.entries >= chunk:
                     writer.keep()
                 now = time.monotonic()
-                if say is not None and now - told > _TOLD_EVERY:
-                    told = now
+                if say is not None and now - reported > _REPORTED_EVERY:
+                    reported = now
                     say(f"{done} samples predicted, {pace((done - before) / (now - began))}")
                 if interrupts.asked is not None:
                     writer.keep()
@@ -245,13 +245,18 @@ def predict_run(
 def _load_state(task: Task, checkpoint: Path) -> None:
     """What else belongs to the model at that step: a schedule of its noise, a vocabulary."""
     saved = load(checkpoint)[0]["others"]
-    mine = {name: one for name, one in task.state.items() if name in saved}
-    state = TrainingState({}, [], others=mine)
-    state.put_back({"others": {name: saved[name] for name in mine}}, parts=("others",))
+    own = {name: one for name, one in task.state.items() if name in saved}
+    state = TrainingState({}, [], others=own)
+    state.put_back({"others": {name: saved[name] for name in own}}, parts=("others",))
 
 
 def _batches(
-    task: Task, data: Data, settings: TrainSettings, place: Place, first: int, last: int | None
+    task: Task,
+    data: Data,
+    settings: TrainSettings,
+    place: ProcessDevice,
+    first: int,
+    last: int | None,
 ) -> Iterator[tuple[Any, int]]:
     """Batches in the order of the data, from one sample to another, and how many each holds."""
     length = _length(data)
@@ -290,7 +295,9 @@ def _length(data: Data) -> int | None:
     return None
 
 
-def _loader(task: Task, data: Dataset[Any], settings: TrainSettings, place: Place) -> Loader:
+def _loader(
+    task: Task, data: Dataset[Any], settings: TrainSettings, place: ProcessDevice
+) -> Loader:
     given = replace(settings.data, batch=settings.validation.batch or settings.data.batch)
 
     def make(workers: int) -> Loader:

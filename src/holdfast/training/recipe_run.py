@@ -13,10 +13,10 @@ from ..checkpoint.record import is_single
 from ..checkpoint.search import Resume
 from . import channels, distributed, seeding
 from .batch_size.finding import largest_batch
-from .device import Place
+from .device import ProcessDevice
 from .forecast import announce
 from .loop.artifacts import ERRORS
-from .loop.validation_schedule import told
+from .loop.validation_schedule import reported
 from .recipes import CONFIG, Recipe, to_yaml
 from .resuming import adopt
 from .task import Task
@@ -79,7 +79,7 @@ def find_recipe_batch(recipe: Recipe, settings: Any) -> int:
     return 0
 
 
-def _built(recipe: Recipe, settings: Any, place: Place) -> Task:
+def _built(recipe: Recipe, settings: Any, place: ProcessDevice) -> Task:
     put_back = seeding.prepare(settings.train.seed, place.rank)
     try:
         return recipe.build(settings, place)
@@ -99,7 +99,7 @@ def end_lines(result: Result, recipe: Recipe) -> list[str]:
     """How a run ended, for people."""
     lines = [f"{recipe.name}: ended at step {result.step} because {result.why}"]
     if result.validation:
-        shown = told(result.validation, result.headline)
+        shown = reported(result.validation, result.headline)
         values = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
         lines.append(f"  validation  {values}; best {result.best:.4g} at step {result.best_step}")
     compiling = f", {result.compile_seconds:.0f} s compiling" if result.compile_seconds else ""

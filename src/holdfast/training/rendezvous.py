@@ -37,11 +37,11 @@ def greeted(store: Store, rank: int, world: int, patience: timedelta) -> str:
         world: how many there are.
         patience: how long to wait for the others; ``DistStoreError`` then.
     """
-    mine = uuid.uuid4().hex
+    own = uuid.uuid4().hex
     if rank > 0:
-        store.set(f"hello/{rank}", mine)
-        store.wait([f"welcome/{mine}"], patience)
-        name = store.get(f"welcome/{mine}").decode()
+        store.set(f"hello/{rank}", own)
+        store.wait([f"welcome/{own}"], patience)
+        name = store.get(f"welcome/{own}").decode()
         store.set(f"joined/{name}/{rank}", "")
         return name
     until = time.monotonic() + patience.total_seconds()
@@ -49,15 +49,15 @@ def greeted(store: Store, rank: int, world: int, patience: timedelta) -> str:
     missing = set(range(1, world))
     while missing:
         for other in sorted(missing):
-            if store.check([f"joined/{mine}/{other}"]):
+            if store.check([f"joined/{own}/{other}"]):
                 missing.remove(other)
             elif store.check([f"hello/{other}"]):
                 word = store.get(f"hello/{other}").decode()
                 # One of a former life may stand there until the rank itself comes.
                 if heard.get(other) != word:
                     heard[other] = word
-                    store.set(f"welcome/{word}", mine)
+                    store.set(f"welcome/{word}", own)
         if time.monotonic() > until:
             raise DistStoreError(f"ranks {sorted(missing)} of {world} have not come")
         time.sleep(_PAUSE if missing else 0)
-    return mine
+    return own

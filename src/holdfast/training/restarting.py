@@ -19,14 +19,18 @@ from ..config import Settings
 from ..errors import CheckpointError
 from ..watching.recorded_run import former_life
 from . import distributed
-from .device import Place
+from .device import ProcessDevice
 
 Step = tuple[int, int]
 """A step, and how many ranks saved it."""
 
 
 def going_on(
-    resume: Resume, settings: Settings, name: str | None, place: Place, say: Callable[[str], None]
+    resume: Resume,
+    settings: Settings,
+    name: str | None,
+    place: ProcessDevice,
+    say: Callable[[str], None],
 ) -> Resume:
     """What ``watch(resume=...)`` is to be given, the same step on every rank.
 
@@ -57,13 +61,15 @@ def going_on(
     )
 
 
-def common_checkpoint(folder: Path, place: Place, say: Callable[[str], None]) -> Path | None:
+def common_checkpoint(
+    folder: Path, place: ProcessDevice, say: Callable[[str], None]
+) -> Path | None:
     """This rank's part of the newest checkpoint that is whole, None where there is none.
 
     Where more ranks go on than saved it, the others take that of the first.
     """
-    mine = _saved(folder)
-    seen = distributed.everyone({step: sorted(ranks) for step, ranks in mine.items()}, place)
+    own = _saved(folder)
+    seen = distributed.everyone({step: sorted(ranks) for step, ranks in own.items()}, place)
     there: dict[Step, set[int]] = {}
     for one in seen:
         for step, ranks in one.items():
@@ -71,7 +77,7 @@ def common_checkpoint(folder: Path, place: Place, say: Callable[[str], None]) ->
     for step in sorted(there, reverse=True):
         if there[step] != set(range(step[1])):
             continue  # not every rank came to save it
-        ranks = mine.get(step, {})
+        ranks = own.get(step, {})
         entry = ranks.get(place.rank) or ranks.get(0)
         damage = "is not here" if entry is None else entry.checked().damage
         trouble = [

@@ -56,7 +56,7 @@ class Combination:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scan:
+class FolderScan:
     """A scan in a folder.
 
     Args:
@@ -84,7 +84,7 @@ class Scan:
             raise UsageError(f"{self.folder} holds a run, no scan; choose another --run-dir")
         combinations = list(self.combinations)
         if (self.folder / PLAN).exists():
-            former = Scan.open(self.folder)
+            former = FolderScan.open(self.folder)
             if (former.recipe, list(former.arguments)) != (self.recipe, list(self.arguments)):
                 words = shlex.join([former.recipe, *former.arguments])
                 raise UsageError(
@@ -103,7 +103,7 @@ class Scan:
         replace(self, combinations=combinations).write()
 
     @classmethod
-    def open(cls, folder: Path) -> Scan:
+    def open(cls, folder: Path) -> FolderScan:
         """The scan in a folder; ``UsageError`` where there is none."""
         try:
             plan: dict[str, Any] = decode(read_regular(folder / PLAN, LONGEST))
@@ -201,7 +201,7 @@ def combinations_of(axes: Mapping[str, Sequence[str]]) -> list[Combination]:
     return list(found.values())
 
 
-def run_scan(scan: Scan, jobs: int, say: Callable[[str], None]) -> int:
+def run_scan(scan: FolderScan, jobs: int, say: Callable[[str], None]) -> int:
     """Run what is not finished, ``jobs`` at a time; 0, 1 where a run failed, 130 after Ctrl-C."""
     todo = list(enumerate(scan.combinations, 1))
     running: list[tuple[Combination, subprocess.Popen[bytes]]] = []
@@ -226,7 +226,7 @@ def run_scan(scan: Scan, jobs: int, say: Callable[[str], None]) -> int:
 
 
 def _start(
-    scan: Scan, one: Combination, which: str, jobs: int, say: Callable[[str], None]
+    scan: FolderScan, one: Combination, which: str, jobs: int, say: Callable[[str], None]
 ) -> subprocess.Popen[bytes] | None:
     state = scan.state(one)
     if state in (*_ENDED, "running"):
@@ -271,7 +271,7 @@ class _Interrupt:
                 child.send_signal(signal.SIGINT)
 
 
-def slurm_script(scan: Scan, words: Sequence[str], jobs: int | None) -> str:
+def slurm_script(scan: FolderScan, words: Sequence[str], jobs: int | None) -> str:
     """An sbatch file: one task of an array for each combination.
 
     Args:

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoint import rng
-from .compiling import Compiled
+from .compiling import CompiledModel
 from .cuda_graphs import Captured, Graphs
 from .data.transfer import changed, leaves
-from .device import Place
+from .device import ProcessDevice
 from .state_before import StateBefore
 from .task import split
 
-Told = tuple[Tensor, dict[str, Any]]
+Reported = tuple[Tensor, dict[str, Any]]
 
 # A replay runs the same kernels, but sums of a GPU come in any order, in half precision too.
 _APART = 0.05  # of the norm of a gradient
@@ -48,10 +48,10 @@ class StepLoss:
     def __init__(
         self,
         model: nn.Module,
-        compiled: Compiled,
+        compiled: CompiledModel,
         *,
         graph: bool,
-        place: Place,
+        place: ProcessDevice,
         say: Callable[[str], None],
     ) -> None:
         self._model, self._compiled, self._say = model, compiled, say
@@ -63,7 +63,7 @@ class StepLoss:
         if graph and (why := _why_never(compiled, place)):
             self._refuse(why)
 
-    def __call__(self, net: nn.Module, batch: Any) -> Told:
+    def __call__(self, net: nn.Module, batch: Any) -> Reported:
         """By a replay where there is one."""
         if not self._on:
             return self.as_it_is(net, batch)
@@ -91,7 +91,7 @@ class StepLoss:
         loss, *numbers = found
         return loss, self._numbers | dict(zip(self._names, numbers, strict=True))
 
-    def as_it_is(self, net: nn.Module, batch: Any) -> Told:
+    def as_it_is(self, net: nn.Module, batch: Any) -> Reported:
         """Operation by operation."""
         return split(self._compiled.loss(net, batch))
 
@@ -157,7 +157,7 @@ class StepLoss:
         self._say(f"graph: {why}: passes run as they are")
 
 
-def _why_never(compiled: Compiled, place: Place) -> str:
+def _why_never(compiled: CompiledModel, place: ProcessDevice) -> str:
     """Why no pass of a run can be replayed."""
     if place.device.type != "cuda":
         return f"the run is on {place.device.type}"

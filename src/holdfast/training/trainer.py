@@ -20,18 +20,18 @@ from ..watching.recorded_run import with_folder
 from ..watching.watch import watch
 from . import channels, distributed, parallel, seeding
 from .averaging import Average
-from .compiling import Compiled
-from .data.loaders import Feed
+from .compiling import CompiledModel
+from .data.loaders import EpochLoaders
 from .data.transfer import Transfer
-from .device import Place
+from .device import ProcessDevice
 from .initial_state import parameter_counts, tell_initial_state
-from .loop.accumulation import Window
+from .loop.accumulation import AccumulationWindow
 from .loop.artifacts import RunHooks
 from .loop.health import Health
 from .loop.interrupts import Interrupts
 from .loop.loop import Counter, Loop
 from .loop.measuring import ModelMeasure
-from .loop.parts import Parts
+from .loop.parts import LoopParts
 from .loop.profiling import Profiler, wanted
 from .loop.progress import Progress, make_progress
 from .loop.reporting import StepReporter
@@ -137,7 +137,7 @@ class Trainer:
             stack.callback(channels.setup(settings.log, place, say))
             return self._fit(place, progress, stack)
 
-    def _fit(self, place: Place, progress: Progress, stack: contextlib.ExitStack) -> Result:
+    def _fit(self, place: ProcessDevice, progress: Progress, stack: contextlib.ExitStack) -> Result:
         task, settings = self.task, self.settings
         began = time.perf_counter()
         precision = Precision(settings.precision, place.device, settings.holdfast.scaler)
@@ -154,20 +154,20 @@ class Trainer:
             blocks=settings.shard,
         )
         sharded = is_sharded(model)
-        feed = Feed(task, settings, place, progress.say)
-        stack.callback(feed.close)
-        steps = feed.steps()
+        epoch_loaders = EpochLoaders(task, settings, place, progress.say)
+        stack.callback(epoch_loaders.close)
+        steps = epoch_loaders.steps()
         optimizer = make_optimizer(model, settings.optimizer, place.device)
         if task.prepared is not None:
             task.prepared(optimizer)
-        schedule = Schedule(optimizer, settings.schedule, steps, feed.epoch_steps)
+        schedule = Schedule(optimizer, settings.schedule, steps, epoch_loaders.epoch_steps)
         average = Average(model, settings.average) if settings.average.decay else None
         progress.say(precision.why)
-        compiled = Compiled(
+        compiled = CompiledModel(
             model,
             settings.compile,
             place.device,
-            feed.workers,
+            epoch_loaders.workers,
             progress.say,
             loss=task.loss,
             ranks=place.world,
@@ -177,10 +177,10 @@ class Trainer:
         stack.callback(compiled.undo)
         loss = StepLoss(model, compiled, graph=settings.graph, place=place, say=progress.say)
         net = parallel.wrap(model, place, late=settings.reduce_late)
-        standing, counter = BestSoFar(settings.stop), Counter()
-        window = Window(settings.accumulate, feed.usual, place)
+        best_so_far, counter = BestSoFar(settings.stop), Counter()
+        window = AccumulationWindow(settings.accumulate, epoch_loaders.usual, place)
         tuning = Tuning(optimizer, schedule, settings.optimizer, schedule.settings, steps)
-        own = {"standing": standing, "window": window, "counter": counter, "feed": feed}
+        own = {"standing": best_so_far, "window": window, "counter": counter, "feed": epoch_loaders}
         guarded = _guarded(settings, place, validated=task.validation is not None)
         clip = guarded.clip.norm
         guarded = with_folder(guarded, self._run_dir, False) or guarded
@@ -206,7 +206,7 @@ class Trainer:
             setup = TrainerSetup(
                 precision=precision.name,
                 compile=compiled.mode,
-                workers=feed.workers,
+                workers=epoch_loaders.workers,
                 **parameter_counts(model),
             )
             guard.note(setup.kind, setup.to_dict())
@@ -220,7 +220,7 @@ class Trainer:
                 progress.say(
                     f"batches are split, {window.fits} samples at once, as before the resume"
                 )
-            telling = StepReporter(
+            step_reporter = StepReporter(
                 progress,
                 place,
                 steps=steps,
@@ -234,7 +234,7 @@ class Trainer:
             measured = ModelMeasure(
                 task,
                 place,
-                feed,
+                epoch_loaders,
                 average,
                 precision,
                 transfer,
@@ -254,13 +254,13 @@ class Trainer:
             examination = ValidationSchedule(
                 settings.validation,
                 measured if task.validation is not None else None,
-                standing,
+                best_so_far,
                 settings.stop.metric,
                 place,
                 watch=guard,
                 schedule=schedule,
                 progress=progress,
-                pace=telling.pace,
+                pace=step_reporter.pace,
                 headline=task.headline,
                 after_each=[task.validated] if task.validated is not None else [],
                 after_best=best_validated,
@@ -272,13 +272,13 @@ class Trainer:
             )
             stack.callback(profiler.close)
             loop = Loop(
-                Parts(
+                LoopParts(
                     settings=settings,
                     place=place,
                     model=model,
                     net=net,
                     loss=loss,
-                    feed=feed,
+                    epoch_loaders=epoch_loaders,
                     schedule=schedule,
                     average=average,
                     precision=precision,
@@ -286,7 +286,7 @@ class Trainer:
                     transfer=transfer,
                     watch=guard,
                     window=window,
-                    telling=telling,
+                    step_reporter=step_reporter,
                     health=health,
                     examination=examination,
                     profiler=profiler,
@@ -298,13 +298,13 @@ class Trainer:
             progress.begins(steps, f"training on {place.device}")
             with Interrupts() as interrupts:
                 why = loop.run(interrupts)
-            trained = telling.run.seconds
+            trained = step_reporter.run.seconds
             norms = health.run_ends()
             ended = TrainingEnded(
                 why=why,
                 interrupted=interrupts.asked is not None,
-                best=standing.best,
-                best_step=standing.best_step,
+                best=best_so_far.best,
+                best_step=best_so_far.best_step,
                 step=counter.step,
                 seconds=time.perf_counter() - began,
             )
@@ -319,11 +319,11 @@ class Trainer:
             skipped=guard.skipped,
             seconds=time.perf_counter() - began,
             compile_seconds=compiled.seconds,
-            rate=telling.run.samples * place.world / trained,
+            rate=step_reporter.run.samples * place.world / trained,
             validation=examination.latest,
             headline=task.headline,
-            best=standing.best,
-            best_step=standing.best_step,
+            best=best_so_far.best,
+            best_step=best_so_far.best_step,
             run=None if folder is None else folder.path,
             interrupted=interrupts.asked is not None,
             norms=norms,
@@ -332,7 +332,7 @@ class Trainer:
         )
 
 
-def _guarded(settings: TrainSettings, place: Place, *, validated: bool) -> Settings:
+def _guarded(settings: TrainSettings, place: ProcessDevice, *, validated: bool) -> Settings:
     """The guard's settings, with what the trainer's own say about the same things."""
     guard = settings.holdfast
     clip, keep = guard.clip, guard.checkpoint

@@ -64,31 +64,31 @@ def load_weights(
     """
     weights, entry = read_weights(source, best=best, averaged=averaged)
     every = model.state_dict()
-    mine = {name: value for name, value in every.items() if name.startswith(part)}
+    own = {name: value for name, value in every.items() if name.startswith(part)}
     # A checkpoint also holds buffers that are not persistent, and what is tied only once.
     derived = {name for name, _ in model.named_buffers(remove_duplicate=False)} - every.keys()
     weights = {n: value for n, value in weights.items() if n.startswith(part) and n not in derived}
-    saved = {mine[name].data_ptr(): value for name, value in weights.items() if name in mine}
-    for name in mine.keys() - weights.keys():
-        if mine[name].data_ptr() in saved:
-            weights[name] = saved[mine[name].data_ptr()]
+    saved = {own[name].data_ptr(): value for name, value in weights.items() if name in own}
+    for name in own.keys() - weights.keys():
+        if own[name].data_ptr() in saved:
+            weights[name] = saved[own[name].data_ptr()]
     trouble = {
-        "missing": [name for name in mine if name not in weights],
-        "unexpected": [name for name in weights if name not in mine],
+        "missing": [name for name in own if name not in weights],
+        "unexpected": [name for name in weights if name not in own],
         "shape": [
             f"{name} {tuple(weights[name].shape)} instead of {tuple(value.shape)}"
-            for name, value in mine.items()
+            for name, value in own.items()
             if name in weights and weights[name].shape != value.shape
         ],
     }
-    told = [
+    reported = [
         f"{what}: {', '.join(names[:_NAMED])}{' …' * (len(names) > _NAMED)}"
         for what, names in trouble.items()
         if names
     ]
-    if told:
+    if reported:
         raise CheckpointError(
-            f"the weights of {entry} do not fit; {'; '.join(told)}; "
+            f"the weights of {entry} do not fit; {'; '.join(reported)}; "
             "build the model with the settings of the run"
         )
     with torch.no_grad():

@@ -50,7 +50,7 @@ class LoopCheckpoints:
         """Backward passes since the last step."""
         self._training_state = training_state
         self._engine = engine
-        self._saver = Saver(settings, self._run_folder, self._told)
+        self._saver = Saver(settings, self._run_folder, self._reported)
         self._rank = rank
         self._say = say
         self._meant = training_state.infinite()
@@ -163,7 +163,7 @@ class LoopCheckpoints:
         except Exception as error:
             text = " ".join(str(error).split())
             text = text if isinstance(error, CheckpointError) else f"{type(error).__name__}: {text}"
-            self._told(self.steps, CheckpointResult(why=kind, failed=text))
+            self._reported(self.steps, CheckpointResult(why=kind, failed=text))
             return None
         finally:
             # Our time, not that of the phase of the loop it falls into.
@@ -217,7 +217,7 @@ class LoopCheckpoints:
         run = self._engine.open()
         return None if run is None else run.path
 
-    def _told(self, step: int, result: CheckpointResult) -> None:
+    def _reported(self, step: int, result: CheckpointResult) -> None:
         self._engine.note(step, result)
 
     def _level(self) -> dict[str, float]:

@@ -20,10 +20,10 @@ from ..report import make_page
 from ..report.live import Live
 from ..run import LaneReader, LaneWriter, Run, rank_of
 
-_open: list[LeftLoop] = []
+_open: list[LoopException] = []
 
 
-class LeftLoop:
+class LoopException:
     """What is known of the exception, and where it belongs.
 
     Args:

@@ -39,8 +39,8 @@ def notebook_name() -> str:
     """The file of the notebook, as far as somebody has told it; empty in a terminal."""
     if not in_notebook():
         return ""
-    told = (_shell().user_ns.get(_PATH_NAME), os.environ.get(_PATH_VARIABLE))
-    names = [PurePath(path).name for path in told if isinstance(path, str)]
+    reported = (_shell().user_ns.get(_PATH_NAME), os.environ.get(_PATH_VARIABLE))
+    names = [PurePath(path).name for path in reported if isinstance(path, str)]
     return next((name for name in names if name.endswith(_SUFFIX)), "notebook")
 
 

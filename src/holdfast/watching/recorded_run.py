@@ -34,7 +34,7 @@ from ..report import card_html, end_summary, make_page, saved_words
 from ..run import LaneReader, ProcessMark, Recorder, Run
 from ..run.life import PROCESS
 from ..types import Finding
-from .left_loop import LeftLoop, settle_all
+from .left_loop import LoopException, settle_all
 from .notebook import has_cells, in_notebook, is_used_by, notebook_name, when_cells_end
 
 
@@ -158,7 +158,7 @@ class RecordedRun:
                 self._thread.close()
             if self.run is not None and (self._alone or session.rank() == 0):
                 self._note_end(self.run, code)
-                if not (self._left and self._told_with_cell(self.run, error)):
+                if not (self._left and self._reported_with_cell(self.run, error)):
                     self._tell_end(self.run, error)
             if self._follower is not None:
                 self._follower.end()
@@ -168,7 +168,7 @@ class RecordedRun:
             run.update_meta(status="finished", exit_code=code)
         make_page(run, self._say)
 
-    def _told_with_cell(self, run: Run, error: BaseException | None) -> bool:
+    def _reported_with_cell(self, run: Run, error: BaseException | None) -> bool:
         """Tell the end with that of the cell, which shows whether the exception was caught."""
 
         def ended(_: BaseException | None) -> None:
@@ -182,9 +182,9 @@ class RecordedRun:
     def _tell_end(self, run: Run, error: BaseException | None) -> None:
         try:
             # Nobody else prints a summary here, nor where the last state is.
-            told = end_summary(run).rstrip() if self._summary else ""
-            if told or (error is not None and (told := saved_words(run))):
-                self._say(told)
+            reported = end_summary(run).rstrip() if self._summary else ""
+            if reported or (error is not None and (reported := saved_words(run))):
+                self._say(reported)
         except Exception as failure:  # the script goes on after its loop
             why = visible_line(" ".join(str(failure).split()))
             self._say(f"holdfast: could not sum up the run: {why}")
@@ -213,8 +213,8 @@ class RecordedRun:
             self._left = True
             later = self._summary and has_cells()
             settings = self.engine.settings
-            judging = configured(_detectors(), settings.detectors.options)
-            LeftLoop(left, self._lane(), judging, self._say, summed_up=later)
+            rollback_decision = configured(_detectors(), settings.detectors.options)
+            LoopException(left, self._lane(), rollback_decision, self._say, summed_up=later)
         return code
 
     def _lane(self) -> Callable[[], tuple[Run, str]]:

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, distributed
 
-from holdfast.checkpoint.record import Written
+from holdfast.checkpoint.record import WrittenCheckpoint
 from holdfast.checkpoint.sharded.agreement import Ranks
-from holdfast.checkpoint.sharded.places import Place
+from holdfast.checkpoint.sharded.places import PartPlace
 from holdfast.checkpoint.sharded.saving import save_share, share_of
 
-Outcome = Written | Exception
+Outcome = WrittenCheckpoint | Exception
 
 
 def whole(value: float = 1.0) -> dict[str, Tensor]:
@@ -29,16 +29,16 @@ def whole(value: float = 1.0) -> dict[str, Tensor]:
     }
 
 
-def part(rank: int, world: int, value: float = 1.0) -> tuple[dict[str, Any], dict[str, Place]]:
+def part(rank: int, world: int, value: float = 1.0) -> tuple[dict[str, Any], dict[str, PartPlace]]:
     """The state of one rank, and the places of its local parts."""
     local: dict[str, Tensor] = {}
-    places: dict[str, Place] = {}
+    places: dict[str, PartPlace] = {}
     for name, tensor in whole(value).items():
         size = -(-len(tensor) // world)
         begin = min(rank * size, len(tensor))
         local[name] = tensor[begin : begin + size].clone()
         offset = (begin, *([0] * (tensor.dim() - 1)))
-        places[name] = Place(tuple(tensor.shape), offset, tuple(local[name].shape))
+        places[name] = PartPlace(tuple(tensor.shape), offset, tuple(local[name].shape))
     tree = {
         "models": {
             "m": {
@@ -105,7 +105,7 @@ def save_as_threads(
 
 
 @pytest.fixture(scope="session")
-def state_of() -> Callable[..., tuple[dict[str, Any], dict[str, Place]]]:
+def state_of() -> Callable[..., tuple[dict[str, Any], dict[str, PartPlace]]]:
     """``state_of(rank, world)``."""
     return part
 

@@ -35,12 +35,12 @@ def test_two_saves_of_one_step_are_two(tmp_path):
 
 def test_a_cause_is_heard_at_once(tmp_path):
     store = distributed.HashStore()
-    mine, other = (Ranks(rank, 2, store).begin(5) for rank in range(2))
+    own, other = (Ranks(rank, 2, store).begin(5) for rank in range(2))
     (tmp_path / "r0.json").write_bytes(encode_record(part(0)))
     threading.Timer(0.2, other.fail, ["the disk is full"]).start()
     began = time.monotonic()
     with pytest.raises(CheckpointError, match="because of rank 1: the disk is full"):
-        mine.parts(tmp_path, patience=30.0)
+        own.parts(tmp_path, patience=30.0)
     assert time.monotonic() - began < 10
 
 

@@ -10,7 +10,7 @@ from holdfast.checkpoint.file import load
 from holdfast.checkpoint.record import verify
 from holdfast.checkpoint.search import find
 from holdfast.checkpoint.sharded.loading import load_folder
-from holdfast.checkpoint.sharded.places import Place
+from holdfast.checkpoint.sharded.places import PartPlace
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError, DamagedCheckpointError
 
@@ -47,8 +47,8 @@ def test_a_changed_byte_is_named_and_the_older_one_is_taken(folder, flip):
         rank = name[1]
         with pytest.raises(DamagedCheckpointError) as error:
             verify(folder)
-        told = f"{what} has changed, in {name}, the data of rank {rank}"
-        assert told in str(error.value)
+        reported = f"{what} has changed, in {name}, the data of rank {rank}"
+        assert reported in str(error.value)
         flip(folder / name, at)
     verify(folder)
 
@@ -72,7 +72,7 @@ def test_what_is_read_is_proven_while_it_is_read(folder, flip, state_of):
     *_, file, begin, _, _ = fields["chunks"]["models.m.w"][2]
     flip(folder / file, begin)
     _, where = state_of(0, 3)
-    load_folder(folder, rank=0, place=lambda n, s: where.get(n) or Place.whole(s))
+    load_folder(folder, rank=0, place=lambda n, s: where.get(n) or PartPlace.whole(s))
     with pytest.raises(DamagedCheckpointError, match=r"models\.m\.w has changed, in r2"):
         load(folder)
 
@@ -98,11 +98,11 @@ def test_every_rank_takes_the_older_one_and_says_so(folder, flip, what):
     else:
         flip(path, 200)
     for rank in (0, 1, 2, 5):
-        told: list[str] = []
-        found = find(folder.parent, None, None, rank, told.append)
+        reported: list[str] = []
+        found = find(folder.parent, None, None, rank, reported.append)
         assert found == folder.parent / "step-0000000004"
-        assert told[0].startswith(f"checkpoint {NAME} is damaged (")
-        assert "looking for an older one" in told[0]
+        assert reported[0].startswith(f"checkpoint {NAME} is damaged (")
+        assert "looking for an older one" in reported[0]
 
 
 def test_every_byte_of_the_index_counts(folder, flip):

@@ -10,7 +10,7 @@ import torch
 from holdfast.checkpoint import rng
 from holdfast.checkpoint.file import load
 from holdfast.checkpoint.sharded.loading import load_folder
-from holdfast.checkpoint.sharded.places import Place
+from holdfast.checkpoint.sharded.places import PartPlace
 from holdfast.checkpoint.tree import flatten, paths
 
 NAME = "step-0000000005"
@@ -35,7 +35,7 @@ def test_every_rank_gets_its_parts_whatever_the_number_of_ranks(
         tree, places = state_of(rank, loaded)
 
         def place(name, shape, places=places):
-            return places.get(name) or Place.whole(shape)
+            return places.get(name) or PartPlace.whole(shape)
 
         got, fields = load_folder(tmp_path / NAME, rank=rank, place=place)
         found, wanted = by_name(got), by_name(tree)
@@ -53,7 +53,7 @@ def test_a_rank_that_was_there_before_gets_everything_back(tmp_path, save_all, s
     for rank in range(3):
         tree, places = state_of(rank, 3)
         got, _ = load_folder(tmp_path / NAME, rank=rank, place=lambda name, shape, p=places: (
-            p.get(name) or Place.whole(shape)))  # fmt: skip
+            p.get(name) or PartPlace.whole(shape)))  # fmt: skip
         found, wanted = by_name(got), by_name(tree)
         assert all(same(found[name], wanted[name]) for name in wanted)  # its own buffers, too
         assert got["dice"]["python"] == (3, (rank, 7), None)
@@ -111,7 +111,9 @@ def test_replicas_of_a_shard_are_written_once(tmp_path):
     def rank_saves(rank):
         at = rank % 2 * 4
         names = [f"models.m.w{i}" for i in range(10)]
-        places = {name: Place((8,), (at,), (4,), replica=rank // 2, replicas=2) for name in names}
+        places = {
+            name: PartPlace((8,), (at,), (4,), replica=rank // 2, replicas=2) for name in names
+        }
         tree = {"models": {"m": {f"w{i}": values[at : at + 4] + i for i in range(10)}}}
         save(tree, 5, rank=rank, world=4, store=store, folder=tmp_path, places=places)
 

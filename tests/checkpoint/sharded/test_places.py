@@ -13,7 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from holdfast.checkpoint.sharded.places import (
     SMALL,
-    Place,
+    PartPlace,
     common_place,
     place_of,
     places_in,
@@ -52,7 +52,7 @@ def sharded(mesh, shape, *placements):
 def test_uneven_rows(rank, begin, rows):
     with as_rank(rank, 4) as mesh:
         tensor = sharded(mesh, (7, 4), Shard(0))
-        assert place_of(tensor) == Place((7, 4), (begin, 0), (rows, 4))
+        assert place_of(tensor) == PartPlace((7, 4), (begin, 0), (rows, 4))
         assert local(tensor).shape == (rows, 4)
 
 
@@ -64,7 +64,7 @@ def test_a_rank_without_a_row():
 
 def test_another_dimension():
     with as_rank(1, 2) as mesh:
-        assert place_of(sharded(mesh, (3, 6), Shard(1))) == Place((3, 6), (0, 3), (3, 3))
+        assert place_of(sharded(mesh, (3, 6), Shard(1))) == PartPlace((3, 6), (0, 3), (3, 3))
 
 
 def test_replicas_know_each_other_and_share_the_work():
@@ -83,7 +83,9 @@ def test_replicas_know_each_other_and_share_the_work():
 
 def test_two_dimensions_at_once():
     with as_rank(3, 2, 2) as mesh:
-        assert place_of(sharded(mesh, (4, 6), Shard(0), Shard(1))) == Place((4, 6), (2, 3), (2, 3))
+        assert place_of(sharded(mesh, (4, 6), Shard(0), Shard(1))) == PartPlace(
+            (4, 6), (2, 3), (2, 3)
+        )
 
 
 def test_a_sum_that_is_not_made_is_refused_by_name():
@@ -110,7 +112,7 @@ def test_which_plain_tensors_are_common():
     assert is_common("models.m.table", large)
     assert is_common("optimizers.0.state.0.step", small)
     assert not is_common("dice.torch", small) and not is_common("gradients.0.0", large)
-    assert common_place("models.m.w", small, 1, 2, names) == Place((2,), (0,), (2,), 1, 2)
+    assert common_place("models.m.w", small, 1, 2, names) == PartPlace((2,), (0,), (2,), 1, 2)
 
 
 def test_the_names_of_trained_parameters():

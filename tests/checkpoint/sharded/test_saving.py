@@ -12,9 +12,9 @@ import torch
 from torch import distributed
 
 from holdfast.checkpoint.file import load
-from holdfast.checkpoint.record import Written
+from holdfast.checkpoint.record import WrittenCheckpoint
 from holdfast.checkpoint.sharded import storage
-from holdfast.checkpoint.sharded.places import Place
+from holdfast.checkpoint.sharded.places import PartPlace
 from holdfast.checkpoint.sharded.saving import save
 from holdfast.checkpoint.store import CheckpointStore, Entry
 from holdfast.errors import CheckpointError
@@ -35,7 +35,7 @@ def test_a_checkpoint_is_a_folder_with_a_file_per_rank_and_an_index(tmp_path, sa
     folder = tmp_path / "step-0000000005"
     assert only(tmp_path) == [folder.name]
     assert only(folder) == ["index.json", "r0.safetensors", "r1.safetensors", "r2.safetensors"]
-    assert all(isinstance(one, Written) and one.path == folder for one in outcomes)
+    assert all(isinstance(one, WrittenCheckpoint) and one.path == folder for one in outcomes)
     assert outcomes[0].record["metrics"] == {"loss": 0.5}
     assert outcomes[0].bytes == sum(one.stat().st_size for one in folder.glob("r*"))
 
@@ -73,10 +73,12 @@ def test_a_rank_that_cannot_write_ends_the_save_for_all(tmp_path, save_all, caus
     outcomes = save_all(tmp_path, 3, step=5, missing={1: cause}, patience=0.3)
     assert time.monotonic() - began < 10
     # It has done its part and went on, or came too late for that.
-    assert isinstance(outcomes[2], Written) or "was given up before rank 2" in str(outcomes[2])
+    assert isinstance(outcomes[2], WrittenCheckpoint) or "was given up before rank 2" in str(
+        outcomes[2]
+    )
     assert isinstance(outcomes[0], CheckpointError)
-    told = cause or "nothing was heard from it for 0 s"
-    assert f"step 5 is given up because of rank 1: {told}" in str(outcomes[0])
+    reported = cause or "nothing was heard from it for 0 s"
+    assert f"step 5 is given up because of rank 1: {reported}" in str(outcomes[0])
     assert only(tmp_path) == ["step-0000000004"]
     assert newest(tmp_path).step == 4
 
@@ -97,7 +99,7 @@ def test_a_full_disk_on_one_rank_is_named(tmp_path, save_all, monkeypatch):
     assert newest(tmp_path, rank=1).step == 4
 
 
-def test_a_rank_that_comes_late_is_told_that_it_is_over(tmp_path, save_all):
+def test_a_rank_that_comes_late_is_reported_that_it_is_over(tmp_path, save_all):
     store = distributed.HashStore()
     save_all(tmp_path, 2, store=store, missing={1: ""}, patience=0.1)
     (late,) = save_all(tmp_path, 2, store=store, missing={0: ""})[1:]
@@ -106,7 +108,7 @@ def test_a_rank_that_comes_late_is_told_that_it_is_over(tmp_path, save_all):
 
 
 def test_parts_that_do_not_make_up_a_tensor_are_refused(tmp_path):
-    place = Place((8,), (0,), (4,))
+    place = PartPlace((8,), (0,), (4,))
     with pytest.raises(CheckpointError, match=r"hold 4 of the 8 elements of models\.m\.w \[8\]"):
         save({"models": {"m": {"w": torch.ones(4)}}}, 5, folder=tmp_path,
              places={"models.m.w": place})  # fmt: skip

@@ -32,8 +32,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 
 x = torch.randn(16 * steps, 6)
 rows = [(x[i], x[i].sum().unsqueeze(0)) for i in range(len(x))]
-mine = [row for i, row in enumerate(rows) if i % world == rank]  # as a sampler would share them
-loader = torch.utils.data.DataLoader(mine, batch_size=16 // world)
+own = [row for i, row in enumerate(rows) if i % world == rank]  # as a sampler would share them
+loader = torch.utils.data.DataLoader(own, batch_size=16 // world)
 
 settings = Settings(
     checkpoint=CheckpointSettings(steps=4, minutes=0.0, last=9), run=RunSettings(quiet=True)

@@ -142,8 +142,8 @@ def _wait_for_words():
         os.close(read)
         return pid, write
     os.close(write)
-    with open(read, "rb") as told:
-        words = told.readline()  # not to the end: other forks hold that open
+    with open(read, "rb") as reported:
+        words = reported.readline()  # not to the end: other forks hold that open
     if not words:
         os._exit(0)
     return json.loads(words)

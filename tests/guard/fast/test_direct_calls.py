@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from holdfast import torch_version
 from holdfast.boot import patches
-from holdfast.guard.fast import direct_calls, spared
+from holdfast.guard.fast import direct_calls, torch_time_saved
 
 from ...boot.test_optimizer_patches import Spy
 
@@ -89,12 +89,12 @@ def same(
             result = type(error), str(error)
         grads = [None if w.grad is None else w.grad.to_dense() for w in given]
         outcomes.append((result, grads))
-    (mine, my_grads), (theirs, their_grads) = outcomes
+    (own_part, my_grads), (theirs, their_grads) = outcomes
     if isinstance(theirs, Tensor):
-        assert mine.dtype is theirs.dtype and mine.requires_grad is theirs.requires_grad
-        assert torch.equal(mine, theirs) or (mine.isnan() and theirs.isnan())
+        assert own_part.dtype is theirs.dtype and own_part.requires_grad is theirs.requires_grad
+        assert torch.equal(own_part, theirs) or (own_part.isnan() and theirs.isnan())
     else:
-        assert mine == theirs
+        assert own_part == theirs
     for a, b in zip(my_grads, their_grads, strict=True):
         assert (a is None) == (b is None)
         assert a is None or torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0))
@@ -185,17 +185,17 @@ def test_norms_that_were_measured_are_not_computed_again(
     kind: float, order: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only in the order in which torch would compute them: their sum depends on it."""
-    mine, theirs = weights(), weights()
-    grads, norms = (found[::order] for found in _measured(mine))
+    own_part, theirs = weights(), weights()
+    grads, norms = (found[::order] for found in _measured(own_part))
     asked: list[int] = []
     own = torch._foreach_norm
     monkeypatch.setattr(torch, "_foreach_norm", lambda *a: (asked.append(0), own(*a))[1])
-    total = direct_calls.clip(mine, (0.5,), {"norm_type": kind}, (grads, norms))
+    total = direct_calls.clip(own_part, (0.5,), {"norm_type": kind}, (grads, norms))
     assert bool(asked) == (kind != 2.0 or order == -1)
     monkeypatch.undo()
     expected = torch.nn.utils.clip_grad_norm_(theirs, 0.5, norm_type=kind)
     assert total is not None and torch.equal(total, expected)
-    for a, b in zip(mine, theirs, strict=True):
+    for a, b in zip(own_part, theirs, strict=True):
         assert a.grad is not None and b.grad is not None and torch.equal(a.grad, b.grad)
 
 
@@ -214,7 +214,7 @@ def test_a_scaled_training(
     def train(given: list[Tensor]) -> list[Any]:
         sets: Any = [{"params": given[n::groups]} for n in range(groups)]
         optimizer = torch.optim.AdamW(sets, lr=0.1, fused=fused)
-        scaler, told = torch.amp.GradScaler(DEVICE, init_scale=16.0, growth_interval=2), []
+        scaler, reported = torch.amp.GradScaler(DEVICE, init_scale=16.0, growth_interval=2), []
         for step in range(5):
             optimizer.zero_grad()
             loss = sum((w * w).sum() for w in given)
@@ -226,8 +226,8 @@ def test_a_scaled_training(
                 torch.nn.utils.clip_grad_norm_(given, 1.0)
             scaler.step(optimizer)
             scaler.update()
-            told += [scaler.get_scale(), *(float(w.detach().sum()) for w in given)]
-        return told
+            reported += [scaler.get_scale(), *(float(w.detach().sum()) for w in given)]
+        return reported
 
     same(train, nothing)
     assert short.count("unscale") == 5 and short.count("backward") == 5
@@ -314,7 +314,7 @@ def test_a_second_backward_is_torchs_error(short: list[str]) -> None:
 def test_steps_that_go_torchs_own_way_to_compare_are_the_same(
     fused: bool, spy: ClipSpy, short: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spared, "_EVERY", 2)
+    monkeypatch.setattr(torch_time_saved, "_EVERY", 2)
 
     def train(given: list[Tensor]) -> list[float]:
         optimizer = torch.optim.AdamW(given, lr=0.1, fused=fused)
@@ -331,7 +331,7 @@ def test_steps_that_go_torchs_own_way_to_compare_are_the_same(
     same(train, nothing)
     # Every second one is timed, half of those go torch's own way; the first is not known yet.
     assert short.count("clip") == short.count("unscale") == 30
-    assert [told.samples for told in spy.told] == [8] and spy.told[0].own > 0
+    assert [reported.samples for reported in spy.reported] == [8] and spy.reported[0].own > 0
 
 
 def test_a_torch_that_nobody_has_read_goes_its_own_way(

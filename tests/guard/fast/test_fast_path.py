@@ -137,16 +137,16 @@ def replaced(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def two_losses(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """A second optimizer, made later, with a loss of its own."""
     other: torch.optim.Optimizer | None = None
-    mine = nn.Parameter(torch.ones(4))
+    own_part = nn.Parameter(torch.ones(4))
     for step in range(90):
         if step == 30:
-            other = torch.optim.SGD([mine], lr=1e-2)
+            other = torch.optim.SGD([own_part], lr=1e-2)
         optimizer.zero_grad()
         model(batch(step)).square().mean().backward()
         optimizer.step()
         if other is not None:
             other.zero_grad()
-            (mine * batch(step)).square().mean().backward()
+            (own_part * batch(step)).square().mean().backward()
             other.step()
 
 

@@ -89,16 +89,18 @@ def train(weights: list[Tensor], optimizer: Any, between: Between, steps: int = 
 
 def both(between: Between, kind: str = "AdamW", **options: Any) -> None:
     """Train under the patches and without them, and compare everything."""
-    mine, own = make(kind, **options)
-    train(mine, own, between)
+    own_part, own = make(kind, **options)
+    train(own_part, own, between)
     patches.uninstall()
     theirs, plain = make(kind, **options)
     train(theirs, plain, between)
     assert len(state_of(own)) == len(state_of(plain))
-    mine, theirs = mine + state_of(own), theirs + state_of(plain)
+    own_part, theirs = own_part + state_of(own), theirs + state_of(plain)
     # Some steps write the gradients, too.
-    mine, theirs = (some + [w.grad for w in some if w.grad is not None] for some in (mine, theirs))
-    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    own_part, theirs = (
+        some + [w.grad for w in some if w.grad is not None] for some in (own_part, theirs)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(own_part, theirs, strict=True))
 
 
 def nothing(step: int, weights: list[Tensor], optimizer: Any) -> None:
@@ -302,13 +304,13 @@ def test_a_closure_is_called_once_with_gradients(ran: list[bool]) -> None:
             losses.append(optimizer.step(closure))
         return losses
 
-    mine, own = make()
-    returned = run(own, mine)
+    own_part, own = make()
+    returned = run(own, own_part)
     assert returned == [0.0, 0.125, 0.25, 0.375] and calls == [True] * 4 and ran == [True] * 3
     patches.uninstall()
     theirs, plain = make()
     run(plain, theirs)
-    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(own_part, theirs, strict=True))
 
 
 def test_neither_the_script_nor_a_copy_sees_it_and_it_ends_with_the_optimizer() -> None:

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import holdfast
-from holdfast.guard.fast import stretches
+from holdfast.guard.fast import bursts
 
 from .. import host_kernels
 from ..conftest import MakeEngine
@@ -98,12 +98,12 @@ def count_calls(train: Callable[..., None]) -> list[int]:
     return counted[SETTLED + 1 :]
 
 
-def usual(counted: list[int]) -> float:
+def is_ordinary(counted: list[int]) -> float:
     """Of a step in which nothing else is done: on a busy machine more of them have a snapshot."""
     return statistics.quantiles(counted, n=4)[0]
 
 
-# With room for a few more than it needs. Most steps lie inside a stretch.
+# With room for a few more than it needs. Most steps lie inside a burst.
 @pytest.mark.parametrize(
     ("train", "most"),
     [
@@ -122,11 +122,11 @@ def test_a_steady_step_on_a_device_makes_few_calls(
     most: int,
 ) -> None:
     host_kernels.install(monkeypatch)
-    monkeypatch.setattr(stretches, "_LATE", 1e9)  # however slow the machine is
+    monkeypatch.setattr(bursts, "_LATE", 1e9)  # however slow the machine is
     engine = make_engine(device_path=True)
     counted = count_calls(train)
     assert not engine.off
-    assert 30 < usual(counted) <= most
+    assert 30 < is_ordinary(counted) <= most
     assert statistics.mean(counted) <= 2 * most
 
 
@@ -145,5 +145,5 @@ def test_a_steady_step_on_a_cpu_makes_few_calls(make_engine: MakeEngine) -> None
     engine = make_engine()
     counted = count_calls(on_a_cpu)
     assert not engine.off
-    assert 30 < usual(counted) <= 72
+    assert 30 < is_ordinary(counted) <= 72
     assert statistics.mean(counted) <= 132

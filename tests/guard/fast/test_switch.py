@@ -12,10 +12,10 @@ from torch import nn
 
 from holdfast.guard.engine import Engine
 from holdfast.guard.fast import direct_calls
+from holdfast.guard.fast.burst import StepBurst
 from holdfast.guard.fast.device_fast_path import DeviceFastPath
 from holdfast.guard.fast.fast_path import FastPath
 from holdfast.guard.fast.prepared_update import PreparedUpdate
-from holdfast.guard.fast.stretch import Stretch
 from holdfast.records.columns import TIMES
 
 from .. import host_kernels
@@ -24,7 +24,7 @@ from ..conftest import MakeEngine
 # Times, and what is looked at in some steps only.
 OTHER = {*TIMES, "time", "guard", "guard_device", "guard_hidden", "rss", "losses"}
 SHORT_WAYS: list[tuple[Any, str]] = [
-    *((FastPath, "open"), (DeviceFastPath, "open"), (Stretch, "step_begins")),
+    *((FastPath, "open"), (DeviceFastPath, "open"), (StepBurst, "step_begins")),
     *((PreparedUpdate, "run"), (direct_calls, "backward"), (direct_calls, "clip")),
 ]
 
@@ -77,7 +77,7 @@ def test_without_fast_steps_everything_is_the_same(
     plain = train(make_engine(fast=False, **how))
     assert not used
     fast = train(make_engine(fast=True, **how))
-    ways = {"DeviceFastPath.open", "Stretch.step_begins"} if device_path else {"FastPath.open"}
+    ways = {"DeviceFastPath.open", "StepBurst.step_begins"} if device_path else {"FastPath.open"}
     assert used >= ways | {"PreparedUpdate.run", "holdfast.guard.fast.direct_calls.backward"}
     assert len(plain[0]) == len(fast[0]) == 60 and plain[0]["skipped"].sum() == 1
     for name in {*(plain[0].dtype.names or ())} - OTHER:

@@ -89,18 +89,18 @@ def tell_pass(model: EnergyFlow, out: Output, *, step: int, seed: int) -> None:
         return
     with torch.no_grad():
         settings, flows = model.settings, out.flows
-        _forward(_forward_told, model.core, out)
-        _spatial(_spatial_told, flows)
-        _energy(_energy_told, out)
-        _spawn(_spawn_told, flows, settings)
-        _convergence(_convergence_told, flows, settings)
-        _relative(_relative_told, out.surface_BHW, flows, settings)
-        _spawn_movement(_spawn_movement_told, flows, settings)
-        _reflection(_reflection_told, model.core, out.surface_BHW, step, seed)
-        _importance(_importance_told, flows)
+        _forward(_forward_reported, model.core, out)
+        _spatial(_spatial_reported, flows)
+        _energy(_energy_reported, out)
+        _spawn(_spawn_reported, flows, settings)
+        _convergence(_convergence_reported, flows, settings)
+        _relative(_relative_reported, out.surface_BHW, flows, settings)
+        _spawn_movement(_spawn_movement_reported, flows, settings)
+        _reflection(_reflection_reported, model.core, out.surface_BHW, step, seed)
+        _importance(_importance_reported, flows)
 
 
-def _forward_told(core: Core, out: Output) -> str:
+def _forward_reported(core: Core, out: Output) -> str:
     mode = core.mode_for(out.surface_BHW)
     return (
         f"{mode} mode, {len(out.y_BE)} samples: input surface {_range(out.surface_BHW)}, output "
@@ -108,7 +108,7 @@ def _forward_told(core: Core, out: Output) -> str:
     )
 
 
-def _spatial_told(flows: Finished) -> str:
+def _spatial_reported(flows: Finished) -> str:
     ended = max(1, int((flows.exit_N > 0).sum()))
     own_N = ~flows.projected_N
     low, high = (int(((flows.exit_N == face) & own_N).sum()) / ended for face in (Z0, ZD))
@@ -118,7 +118,7 @@ def _spatial_told(flows: Finished) -> str:
     )
 
 
-def _energy_told(out: Output) -> str:
+def _energy_reported(out: Output) -> str:
     assert out.flows is not None
     stats = out.flows.stats
     return (
@@ -128,7 +128,7 @@ def _energy_told(out: Output) -> str:
     )
 
 
-def _spawn_told(flows: Finished, settings: ModelSettings) -> str:
+def _spawn_reported(flows: Finished, settings: ModelSettings) -> str:
     stats = flows.stats
     return (
         f"{int(stats.made)} flows, {int(stats.spawned)} of them children, {int(stats.died)} "
@@ -136,7 +136,7 @@ def _spawn_told(flows: Finished, settings: ModelSettings) -> str:
     )
 
 
-def _convergence_told(flows: Finished, settings: ModelSettings) -> str:
+def _convergence_reported(flows: Finished, settings: ModelSettings) -> str:
     stats, rules = flows.stats, settings.convergence
     steps, share = int(stats.steps), float(stats.completion)
     of = f"step {steps} of {settings.steps}"
@@ -145,7 +145,7 @@ def _convergence_told(flows: Finished, settings: ModelSettings) -> str:
     return f"not converged at {of}: {share:.0%} of flows had reached a face"
 
 
-def _relative_told(surface_BHW: Tensor, flows: Finished, settings: ModelSettings) -> str:
+def _relative_reported(surface_BHW: Tensor, flows: Finished, settings: ModelSettings) -> str:
     """Flows of the first generation, from where each began to where it ended."""
     lattice = settings.lattice
     start_K3 = start_S3(lattice, surface_BHW.device)
@@ -162,7 +162,7 @@ def _relative_told(surface_BHW: Tensor, flows: Finished, settings: ModelSettings
     )
 
 
-def _spawn_movement_told(flows: Finished, settings: ModelSettings) -> str:
+def _spawn_movement_reported(flows: Finished, settings: ModelSettings) -> str:
     born_N = flows.parent_N >= 0
     rule = f"from moves of {2 * settings.flows.spawn_threshold:g} on"
     if not bool(born_N.any()):
@@ -179,7 +179,7 @@ def _spawn_movement_told(flows: Finished, settings: ModelSettings) -> str:
     )
 
 
-def _reflection_told(core: Core, surface_BHW: Tensor, step: int, seed: int) -> str:
+def _reflection_reported(core: Core, surface_BHW: Tensor, step: int, seed: int) -> str:
     """The first sample goes through the lattice once more: modes do not count reflections."""
     settings = core.settings
     no_children = dataclasses.replace(settings.flows, spawn_most=0)
@@ -212,7 +212,7 @@ def _reflection_told(core: Core, surface_BHW: Tensor, step: int, seed: int) -> s
     )
 
 
-def _importance_told(flows: Finished) -> str:
+def _importance_reported(flows: Finished) -> str:
     got_N = flows.exit_N > 0
     weight_N = importance(flows.e_N1[:, 0], flows.p_N3, flows.k_N)
     reached_N, projected_N = got_N & ~flows.projected_N, got_N & flows.projected_N

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from holdfast.training import Gathered, Place, Recipe, Task
+from holdfast.training import Gathered, ProcessDevice, Recipe, Task
 
 from .assembly import make_model
 from .channels import tell_beginning, tell_pass
@@ -30,7 +30,7 @@ from .model.settings import PRESETS
 from .run_settings import EnergyFlowSettings
 from .step_metrics import Stopwatch, flow_numbers, lap
 from .text.bridge import BRIDGE_PRESETS
-from .text.pieces import Pieces
+from .text.pieces import PackedPieces
 from .text.tokens import Vocabulary
 
 _DRAWN = 8  # samples a picture may show
@@ -61,8 +61,8 @@ class Sentences(Dataset[Any]):
     def __init__(self, pairs: Pairs, vocabulary: Vocabulary) -> None:
         self.pairs = pairs
         indices = range(len(pairs))
-        self._in = Pieces((pairs.text(index).input for index in indices), vocabulary)
-        self._out = Pieces((pairs.text(index).target for index in indices), vocabulary)
+        self._in = PackedPieces((pairs.text(index).input for index in indices), vocabulary)
+        self._out = PackedPieces((pairs.text(index).target for index in indices), vocabulary)
 
     @property
     def bytes(self) -> int:
@@ -101,7 +101,7 @@ class Objective:
         settings: EnergyFlowSettings,
         sets: PairSets,
         clock: Clock,
-        place: Place,
+        place: ProcessDevice,
     ) -> None:
         self._model, self._settings, self._clock, self._place = model, settings, clock, place
         self._seed = noise_seed(settings.train.seed.seed, place.rank)
@@ -128,7 +128,7 @@ class Objective:
                     out.out_BS, target_BS, settings.loss
                 )
         total = energy
-        told: dict[str, Tensor | float] = {"cosine": cosine(out.y_BE, y_BE)}
+        reported: dict[str, Tensor | float] = {"cosine": cosine(out.y_BE, y_BE)}
         if model.bridge is not None and len(batch) == 5:
             with lap(laps, "text"):
                 text, parts = model.bridge.loss(
@@ -141,12 +141,12 @@ class Objective:
                 )
             total = total + text
             pad = model.bridge.vocabulary.pad
-            told |= parts | {"tokens": (batch[3] != pad).sum() + (batch[4] != pad).sum()}
-        told |= {"total_loss": total.detach(), "energy_loss": energy.detach()}
+            reported |= parts | {"tokens": (batch[3] != pad).sum() + (batch[4] != pad).sum()}
+        reported |= {"total_loss": total.detach(), "energy_loss": energy.detach()}
         if out.flows is not None:
-            told |= flow_numbers(out.flows.stats)
+            reported |= flow_numbers(out.flows.stats)
             tell_pass(model, out, step=step, seed=self._seed)
-        return total, told | self._stopwatch.take()
+        return total, reported | self._stopwatch.take()
 
     def measure(self, net: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
         """Measures of a held-out batch, each a mean over its samples."""
@@ -174,7 +174,7 @@ class Objective:
         return {"y_BE": out.y_BE}
 
 
-def build(settings: EnergyFlowSettings, place: Place) -> Task:
+def build(settings: EnergyFlowSettings, place: ProcessDevice) -> Task:
     """Data, vocabulary, model."""
     sets = load_pairs(settings.data)
     if place.main and sets.teacher is not None:

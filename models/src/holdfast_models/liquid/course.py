@@ -19,7 +19,7 @@ from holdfast import HoldfastError
 from .continual.consolidation import Consolidation
 from .continual.fisher import fisher_of
 from .continual.replay import Replay
-from .continual.scores import Scores
+from .continual.scores import TaskScores
 from .data.sequences import TaskData, TaskSequence
 from .data.tensor_rows import batches
 from .model.block import Inside
@@ -68,9 +68,9 @@ class Course:
         self._batch: Mapping[str, Tensor] = {}
         self._loss: Tensor | None = None
         self._driven: list[Tensor] = []
-        self._told: dict[str, Tensor] = {}
+        self._reported: dict[str, Tensor] = {}
         # One vector that every step moves: a step that was skipped leaves it as it is.
-        self._pulse = next(net.blocks.parameters())
+        self._watched = next(net.blocks.parameters())
         self._before: Tensor | None = None
         self.task = 0
         """Whose turn it is; as many as there are when all are over."""
@@ -92,7 +92,7 @@ class Course:
             if several and continual.replay
             else None
         )
-        self.scores = Scores([task.name for task in self._tasks])
+        self.scores = TaskScores([task.name for task in self._tasks])
         # Fast weights begin at 0: until they have moved their share has no gradient.
         exempt = ("*.synapses.alpha",) if self.plasticity is not None else ()
         self._self_check = SelfCheck(net, exempt) if settings.self_check else None
@@ -102,7 +102,7 @@ class Course:
     def prepared(self, optimizer: Optimizer) -> None:
         """The optimizer, whose learning rate consolidation goes by; the net is in its place."""
         self._optimizer = optimizer
-        self._before = self._pulse.detach().clone()
+        self._before = self._watched.detach().clone()
 
     def score_by(self, score: Score) -> None:
         """How a sample is scored, for the matrix of tasks."""
@@ -133,9 +133,9 @@ class Course:
         if self.replay is not None and slots is not None:
             self.replay.update(slots, loss_B[fresh:])
 
-    def told(self) -> dict[str, Tensor]:
+    def reported(self) -> dict[str, Tensor]:
         """Numbers of the last step, on the device."""
-        return dict(self._told)
+        return dict(self._reported)
 
     def measured(self) -> dict[str, float]:
         """What validations say of the tasks so far: what the last one cost those before it."""
@@ -180,7 +180,7 @@ class Course:
 
     def _moved(self) -> Tensor:
         """Whether the last step changed the weights, without asking the host."""
-        now = self._pulse.detach()
+        now = self._watched.detach()
         moved = (
             torch.ones((), dtype=torch.bool, device=now.device)
             if self._before is None or self._before.device != now.device
@@ -198,30 +198,30 @@ class Course:
 
     @torch.no_grad()
     def _look(self, step: int, moved: Tensor) -> None:
-        self._told["weights_moved"] = moved.float()
+        self._reported["weights_moved"] = moved.float()
         if self.plasticity is not None:
             self._look_at_plasticity(step, self.plasticity)
         if self.consolidation is not None and self.consolidation.tasks:
-            self._told["ewc_penalty"] = self.consolidation.penalty()
-        if self._driven and (step % _TAU_EVERY == 0 or "tau_short" not in self._told):
+            self._reported["ewc_penalty"] = self.consolidation.penalty()
+        if self._driven and (step % _TAU_EVERY == 0 or "tau_short" not in self._reported):
             taus = self._net.time_constants(self._driven)
-            self._told["tau_short"] = torch.stack(
+            self._reported["tau_short"] = torch.stack(
                 [(tau < _SHORT).float().mean() for tau in taus]
             ).mean()
 
     def _look_at_plasticity(self, step: int, plasticity: Plasticity) -> None:
         """An update or a lesson that is overdue counts as one that changed nothing."""
         updates = step // plasticity.interval
-        nothing = torch.zeros_like(self._told["weights_moved"])
+        nothing = torch.zeros_like(self._reported["weights_moved"])
         if updates > 1 or plasticity.last:
-            self._told["fast_change"] = plasticity.last.get("change", nothing)
-            self._told["fast_at_bound"] = plasticity.last.get("at_bound", nothing)
+            self._reported["fast_change"] = plasticity.last.get("change", nothing)
+            self._reported["fast_at_bound"] = plasticity.last.get("at_bound", nothing)
         if step % plasticity.interval == 0:
             fast = [synapse.fast for synapse in self._net.synapses]
-            self._told["fast_norm"] = torch.stack(torch._foreach_norm(fast)).norm()
+            self._reported["fast_norm"] = torch.stack(torch._foreach_norm(fast)).norm()
         if plasticity.controller is not None and updates >= _TAUGHT:
             moved = plasticity.now_PL.ne(plasticity.start_PL).any()
-            self._told["controller_moved"] = moved.float()
+            self._reported["controller_moved"] = moved.float()
 
     def _importance(self, step: int) -> None:
         """A running estimate within a task; its end always gets a full one."""
@@ -274,7 +274,7 @@ class Course:
 
     def _batches(self, data: Dataset[Any], most: int) -> Iterator[Mapping[str, Tensor]]:
         together = max(1, min(_SCORED, _TOKENS_SCORED // self._settings.data.sequence_length))
-        return batches(data, together, most=most, device=self._pulse.device)
+        return batches(data, together, most=most, device=self._watched.device)
 
     def _fisher(self, batches: Iterable[Mapping[str, Tensor]], most: int) -> dict[str, Tensor]:
         task = self._net.sizes.task

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from holdfast import HoldfastError
 
-from ..answers import told_as
+from ..answers import reported_as
 from ..exporting import quiet
 from .loading import Loaded
 from .model.model import LiquidNet, Sizes
@@ -67,17 +67,17 @@ def export(loaded: Loaded, path: Path) -> Verification:
     given = [_examples(loaded.net.sizes, length, rows) for rows in _BATCHES]
     beside = path.with_name(f".{path.name}.writing")
     try:
-        with torch.no_grad(), told_as(str(path)):
+        with torch.no_grad(), reported_as(str(path)):
             with quiet():
                 call = writers[path.suffix](graph, given[0], beside)
-            mine = torch.cat([graph(*inputs).flatten() for inputs in given])
+            own = torch.cat([graph(*inputs).flatten() for inputs in given])
             theirs = torch.cat([call(*inputs).flatten() for inputs in given])
             os.replace(beside, path)
     except ImportError as error:
         raise HoldfastError(
             f'ONNX needs {error.name}, which is missing; pip install "holdfast-models[onnx]"'
         ) from None
-    off = (mine - theirs).abs() / mine.std()
+    off = (own - theirs).abs() / own.std()
     near = off <= _ALLOWED  # NaN is not
     return Verification(str(path), float(off.max()), 1 - float(near.float().mean()))
 

@@ -94,7 +94,7 @@ def generate(
     written_NB = [token_B.tolist()]
     while True:
         for token_of_row in written_NB:
-            yield from rows.told(place, token_of_row, stop)
+            yield from rows.reported(place, token_of_row, stop)
             place += 1
         keep = rows.keep()
         if not keep:
@@ -141,7 +141,9 @@ class _Rows:
             draw_NB[len(read) :, index] = drawn.double()
         return draw_NB, given_NB
 
-    def told(self, place: int, token_B: list[int], stop: int | None) -> Iterator[tuple[int, int]]:
+    def reported(
+        self, place: int, token_B: list[int], stop: int | None
+    ) -> Iterator[tuple[int, int]]:
         """Tokens that rows wrote at a place; a row is skipped after its last token."""
         for row, token in zip(self._row_B, token_B, strict=True):
             if self._left[row] == 0 or place < len(self._prompts[row]):
@@ -184,22 +186,22 @@ class TextPieces:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._tokens: list[int] = []
-        self._told = 0  # characters of the text of these tokens
+        self._reported = 0  # characters of the text of these tokens
 
     def add(self, token: int) -> str:
         """What can be told now; bytes that may become a character are kept back."""
         self._tokens.append(token)
         text = self._tokenizer.decode(self._tokens)
         end = len(text) - text.endswith(_UNFINISHED)
-        piece, self._told = text[self._told : end], max(end, self._told)
+        piece, self._reported = text[self._reported : end], max(end, self._reported)
         if end == len(text):  # all is told: go on from the last token, which says what joins it
             self._tokens = self._tokens[-1:]
-            self._told = len(self._tokenizer.decode(self._tokens))
+            self._reported = len(self._tokenizer.decode(self._tokens))
         return piece
 
     def end(self) -> str:
         """What was kept back and never became a character."""
-        return self._tokenizer.decode(self._tokens)[self._told :]
+        return self._tokenizer.decode(self._tokens)[self._reported :]
 
 
 def stream(

@@ -49,16 +49,18 @@ class Objective:
         loss_B, right_B = self._by_sample(out.y_BTV, batch, self._smoothing)
         self._course.seen(batch, loss_B, out.inside, fresh, slots)
         loss = loss_B.mean()
-        told: dict[str, Any] = {"tokens": _tokens(self._task, batch)}
-        told |= {"accuracy": right_B.mean()} if right_B is not None else {"error": loss.detach()}
-        told |= told_of(out.inside) | self._course.told()
+        reported: dict[str, Any] = {"tokens": _tokens(self._task, batch)}
+        reported |= (
+            {"accuracy": right_B.mean()} if right_B is not None else {"error": loss.detach()}
+        )
+        reported |= reported_of(out.inside) | self._course.reported()
         floor = self._settings.model.mamba.gate_floor
         if floor:
             openings = [one.opening_BTG for one in out.inside if one.opening_BTG is not None]
             for opening_BTG in openings:
                 short_G = (floor * math.log(2) - entropy(opening_BTG)).relu()
                 loss = loss + short_G.mean() / len(openings)
-        return loss, told
+        return loss, reported
 
     def measure(self, net: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The loss of a held-out batch, and rows of its samples for ``summarize``."""
@@ -139,17 +141,17 @@ class Objective:
 
 
 @torch.no_grad()
-def told_of(inside: tuple[Inside, ...]) -> dict[str, Tensor]:
+def reported_of(inside: tuple[Inside, ...]) -> dict[str, Tensor]:
     """How the blocks fire and mix, a mean over blocks each."""
     rate_LK = torch.stack([one.rate_BTK.float().mean((0, 1)) for one in inside])
-    told = {
+    reported = {
         "spike_rate": rate_LK.mean(),
         "silent_units": (rate_LK == 0).float().mean(),
         "saturated_units": (rate_LK > _SATURATED).float().mean(),
         "near_threshold": _mean([parts.float().sum() for one in inside for parts in one.near]),
     }
     openings = [one.opening_BTG.float().mean() for one in inside if one.opening_BTG is not None]
-    return told | ({"gate_opening": _mean(openings)} if openings else {})
+    return reported | ({"gate_opening": _mean(openings)} if openings else {})
 
 
 def _mean(values: list[Tensor]) -> Tensor:

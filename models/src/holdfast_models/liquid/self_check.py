@@ -92,8 +92,10 @@ def _check_memory(net: LiquidNet, inputs: Sequence[Any]) -> None:
         leaves = [_two_tokens(one).requires_grad_() for one in args if isinstance(one, Tensor)]
         *outputs, _ = module(*leaves, **{key: _two_tokens(one) for key, one in kwargs.items()})
         for y_BTH in outputs:
-            told = (y_BTH[:, 1] * torch.linspace(1, 2, y_BTH.shape[-1], device=y_BTH.device)).sum()
-            found = torch.autograd.grad(told, leaves, retain_graph=True, allow_unused=True)
+            reported = (
+                y_BTH[:, 1] * torch.linspace(1, 2, y_BTH.shape[-1], device=y_BTH.device)
+            ).sum()
+            found = torch.autograd.grad(reported, leaves, retain_graph=True, allow_unused=True)
             if not any(one is not None and bool(one[:, 0].any()) for one in found):
                 raise HoldfastError(
                     f"{names[module]} ({type(module).__name__}): the second token does not depend "
@@ -134,8 +136,8 @@ def _check_causality(net: LiquidNet, inputs: Sequence[Any]) -> None:
 def check_tasks(tasks: Sequence[TaskData]) -> None:
     """Refuse tasks that begin with the same samples: nothing could be forgotten between them."""
     for one, other in combinations(tasks, 2):
-        mine, theirs = (first_batch(task.train, _COMPARED) for task in (one, other))
-        if all(torch.equal(mine[name], theirs[name]) for name in mine):
+        own, theirs = (first_batch(task.train, _COMPARED) for task in (one, other))
+        if all(torch.equal(own[name], theirs[name]) for name in own):
             raise HoldfastError(
                 f"tasks {one.name!r} and {other.name!r} begin with the same samples; give sources "
                 f"that differ, or fewer continual.num_tasks, {_OFF}"

@@ -17,7 +17,7 @@ Decode = Literal["none", "rate", "temporal", "first_spike", "probabilistic", "hy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SpikeSettings(Section):
+class SpikingSettings(Section):
     """The leaky integrate-and-fire neurons of the encoders and of the attention."""
 
     threshold: float = bounded(1.0, 0.0, above=True)
@@ -93,7 +93,7 @@ class ModelSettings(Section):
     dropout: float = bounded(0.1, 0.0, 1.0)
     embedding_dropout: float = bounded(0.1, 0.0, 1.0)
     graph: bool = True  # replay a training pass as CUDA graphs, on a GPU
-    spikes: SpikeSettings = SpikeSettings()
+    spikes: SpikingSettings = SpikingSettings()
     attention: AttentionSettings = AttentionSettings()
     mamba: MambaSettings = MambaSettings()
     vision: VisionSettings = VisionSettings()

@@ -48,10 +48,10 @@ class Stepper:
             self.state = out.state
             return out.y_BTV[:, -1]
         pairs: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
-        for mine, new in zip(tree_leaves(self.state), tree_leaves(out.state), strict=True):
-            if mine is not new:  # it may be none, or a cache that was written into
-                old_parts, new_parts = pairs.setdefault(mine.dtype, ([], []))
-                old_parts.append(mine)
+        for own, new in zip(tree_leaves(self.state), tree_leaves(out.state), strict=True):
+            if own is not new:  # it may be none, or a cache that was written into
+                old_parts, new_parts = pairs.setdefault(own.dtype, ([], []))
+                old_parts.append(own)
                 new_parts.append(new)
         for old_parts, new_parts in pairs.values():  # one launch for each type
             torch._foreach_copy_(old_parts, new_parts)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from holdfast import HoldfastError
-from holdfast.training import Place, Task, load_weights, predict
+from holdfast.training import ProcessDevice, Task, load_weights, predict
 
 from .assembly import Objective
 from .data.batches import inputs_of
@@ -51,7 +51,7 @@ _EARLY = 300.0  # seconds in which nothing is drawn: a run that ends so soon is 
 _RAW = ("npho_raw", "time_raw")
 
 
-class Rows:
+class PredictionRows:
     """Collects what a model says about events, and keeps a few of the events themselves."""
 
     entries = 0
@@ -136,7 +136,7 @@ class Artifacts:
     ) -> None:
         task = Task(model=self._model, loss=_no_loss, train=self._validation, predict=look)
         last = None if most is None else min(most, len(cast(Sized, self._validation)))
-        place = Place(next(self._model.parameters()).device)
+        place = ProcessDevice(next(self._model.parameters()).device)
         train = self._settings.train
         predict(task, train, rows, data=self._validation, entries=(0, last), place=place)
 
@@ -164,7 +164,7 @@ class Artifacts:
         from .figures.resolution_figures import resolution
         from .figures.tables import read_tables, write_tables
 
-        rows = Rows()
+        rows = PredictionRows()
         self._pass(self._look_at_regression, rows, MOST_EVENTS)
         write_tables(folder / _TABLES, rows.columns(), suffix=suffix)
         tables = read_tables(folder / _TABLES, suffix=suffix)
@@ -197,7 +197,7 @@ class Artifacts:
     def _of_hidden(self) -> dict[str, Maker]:
         from .figures import hidden_figures
 
-        rows = Rows()
+        rows = PredictionRows()
         self._pass(self._look_at_hidden, rows, MOST_FILLED)
         first = {name: one.numpy() for name, one in rows.first.items()}
         makers: dict[str, Maker] = {
@@ -229,7 +229,7 @@ class Artifacts:
             "input distributions": partial(input_distributions, x, npho_valid, time_valid),
         }
 
-    def _inputs_of(self, rows: Rows) -> Inputs:
+    def _inputs_of(self, rows: PredictionRows) -> Inputs:
         """The first events, as the model sees them."""
         device = next(self._model.parameters()).device
         raw = {"npho": rows.first["npho_raw"].to(device), "time": rows.first["time_raw"].to(device)}

@@ -32,8 +32,8 @@ def apply_init(model: nn.Module, settings: AnyRun) -> list[str]:
         return []
     part = "" if settings.init.encoder is None else _ENCODER
     checkpoint = load_weights(model, source, part=part)
-    mine = [name.startswith(part) for name in model.state_dict()]
-    return [f"{checkpoint}: {sum(mine)} tensors loaded, {len(mine) - sum(mine)} new"]
+    own = [name.startswith(part) for name in model.state_dict()]
+    return [f"{checkpoint}: {sum(own)} tensors loaded, {len(own) - sum(own)} new"]
 
 
 def check_init(settings: AnyRun) -> str | None:

@@ -26,7 +26,7 @@ _EVENTS = 64
 _HIDDEN = 0.05  # sensors an inpainter is asked for beside the dead ones
 
 
-class Case(NamedTuple):
+class SameEvents(NamedTuple):
     """Events that were given to both."""
 
     name: str
@@ -40,7 +40,7 @@ class Verification(NamedTuple):
     """How far the file is from the model."""
 
     path: Path
-    cases: list[Case]
+    cases: list[SameEvents]
 
     @property
     def ok(self) -> bool:
@@ -77,42 +77,42 @@ def verify(loaded: Loaded, path: Path) -> Verification:
 
 def _regressors(
     model: nn.Module, settings: RegressorRun, exported: OnnxRegressor
-) -> Callable[[str, Tensor], Case]:
-    def compare(name: str, raw_BSC: Tensor) -> Case:
+) -> Callable[[str, Tensor], SameEvents]:
+    def compare(name: str, raw_BSC: Tensor) -> SameEvents:
         inputs = normalise(raw_BSC[..., 0], raw_BSC[..., 1], settings.normalization)
-        mine = model(inputs.x_BSC, valid_BSC=valid_of(inputs))
+        own = model(inputs.x_BSC, valid_BSC=valid_of(inputs))
         theirs = exported.run(raw_BSC if exported.raw else inputs.x_BSC)
-        if mine.keys() != theirs.keys():
-            return Case(name, len(raw_BSC), float("nan"))
+        if own.keys() != theirs.keys():
+            return SameEvents(name, len(raw_BSC), float("nan"))
         targets = cast(Any, model).targets
-        worst = [_difference(mine[task], theirs[task], targets[task]) for task in mine]
-        return Case(name, len(raw_BSC), float(torch.stack(worst).max()))
+        worst = [_difference(own[task], theirs[task], targets[task]) for task in own]
+        return SameEvents(name, len(raw_BSC), float(torch.stack(worst).max()))
 
     return compare
 
 
-def _difference(mine: Tensor, theirs: Tensor, target: Any) -> Tensor:
+def _difference(own: Tensor, theirs: Tensor, target: Any) -> Tensor:
     """In units of the target's scale; logarithms of variances have their own."""
     count = target.scale_K.shape[0]
-    means = target.scaled(mine[:, :count]) - target.scaled(theirs[:, :count])
-    return torch.cat((means, mine[:, count:] - theirs[:, count:]), -1).abs().max()
+    means = target.scaled(own[:, :count]) - target.scaled(theirs[:, :count])
+    return torch.cat((means, own[:, count:] - theirs[:, count:]), -1).abs().max()
 
 
 def _inpainters(
     model: nn.Module, settings: InpainterRun, exported: nn.Module
-) -> Callable[[str, Tensor], Case]:
+) -> Callable[[str, Tensor], SameEvents]:
     graph = InpainterGraph(model, settings)
     generator = torch.Generator().manual_seed(1)
 
-    def compare(name: str, raw_BSC: Tensor) -> Case:
+    def compare(name: str, raw_BSC: Tensor) -> SameEvents:
         dead_BS = raw_BSC[..., 0] == NOT_AVAILABLE
         asked_BS = torch.rand(dead_BS.shape, generator=generator) < _HIDDEN
         mask_BS = dead_BS & False if name == "none dead" else dead_BS | asked_BS
-        mine, theirs = graph(raw_BSC, mask_BS), exported(raw_BSC, mask_BS)
+        own, theirs = graph(raw_BSC, mask_BS), exported(raw_BSC, mask_BS)
         unchanged = torch.equal(theirs[~mask_BS], raw_BSC[..., 0][~mask_BS])
-        scaled = [_scaled(one[mask_BS], settings.normalization) for one in (mine, theirs)]
+        scaled = [_scaled(one[mask_BS], settings.normalization) for one in (own, theirs)]
         worst = (scaled[0] - scaled[1]).abs().max() if mask_BS.any() else torch.zeros(())
-        return Case(name, len(raw_BSC), float(worst), unchanged)
+        return SameEvents(name, len(raw_BSC), float(worst), unchanged)
 
     return compare
 

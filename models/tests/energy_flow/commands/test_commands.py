@@ -98,8 +98,8 @@ def answered(call: Callable[..., tuple[int, str, str]], *words: object) -> Any:
 
 def test_eval_finds_what_the_best_validation_of_the_training_found(run, loaded, call) -> None:
     lines = (run / "events.r0.jsonl").read_text().splitlines()
-    told = [one for one in map(json.loads, lines) if one["kind"] == "validation"]
-    best = [one["data"] for one in told if one["data"]["best"]][-1]
+    reported = [one for one in map(json.loads, lines) if one["kind"] == "validation"]
+    best = [one["data"] for one in reported if one["data"]["best"]][-1]
     found = answered(call, "eval", run, "--split", "validation", "--device", "cpu")
     assert found["weights"] == str(loaded.checkpoint)
     assert found["pairs"] == len(loaded.sets.validation)
@@ -149,7 +149,7 @@ def test_written_texts_are_compared_by_their_pieces(loaded, monkeypatch) -> None
     assert 0.5 <= found["f1"] < 0.75
 
 
-def test_a_setting_may_change_and_is_told_on_standard_error(run, call) -> None:
+def test_a_setting_may_change_and_is_reported_on_standard_error(run, call) -> None:
     changed = ("--set", "model.flows.splat=nearest", "--set", "data.split=pair")
     code, out, err = call("eval", run, "--texts", "0", *changed)
     assert code == 0 and "texts:" not in out
@@ -160,8 +160,8 @@ def test_the_vocabulary_stays_that_of_the_run_when_other_pairs_are_measured(run,
     other = load_run(run, overrides=["data.source=grammar", "data.count=400"], device="cpu")
     assert len(other.sets.train) > len(loaded.sets.train)
     assert other.model.bridge is not None and loaded.model.bridge is not None
-    mine, theirs = loaded.model.bridge.vocabulary, other.model.bridge.vocabulary
-    assert mine.fingerprint == theirs.fingerprint
+    own, theirs = loaded.model.bridge.vocabulary, other.model.bridge.vocabulary
+    assert own.fingerprint == theirs.fingerprint
 
 
 def test_the_file_of_pairs_may_have_moved(run, loaded, tmp_path) -> None:
@@ -202,7 +202,7 @@ def test_words_put_in_place_of_others_are_refused_by_name(run, loaded, call, tmp
         assert "pairs was" not in err and "teacher was" not in err
 
 
-def test_data_that_changed_without_new_words_is_told_and_used(run, loaded, call, tmp_path):
+def test_data_that_changed_without_new_words_is_reported_and_used(run, loaded, call, tmp_path):
     pairs = read_pairs(loaded.settings.data.path)
     held = {loaded.sets.test.text(index).digest for index in range(2)}
     write_pairs(tmp_path / "less.jsonl", [one for one in pairs if one.digest not in held])

@@ -21,7 +21,7 @@ from holdfast.detectors import (
 from holdfast.detectors.judge import Judge
 from holdfast.report.replay import replay
 from holdfast.run import LaneReader, Run
-from holdfast.training import Place, Trainer, resolve
+from holdfast.training import ProcessDevice, Trainer, resolve
 from holdfast.training.loop.progress import Progress
 from holdfast.types import Event, Finding, Severity
 from holdfast_models.energy_flow.detectors import DETECTORS
@@ -103,9 +103,9 @@ def test_its_events_fire_it_alone_and_the_finding_is_whole(
     (finding,) = judged(make_rows(420), FIRES[detector.code])
     assert (finding.code, finding.severity) == (detector.code, detector.severity)
     assert len(finding.message) < 200 and len(finding.advice) > 30 and finding.advice[-1] != "."
-    told = set(re.findall(r"``(\w+)``", document(detector).sections["Evidence"]))
+    was_reported = set(re.findall(r"``(\w+)``", document(detector).sections["Evidence"]))
     common = {"count", "skipped", "steps", "opt", "layer", "lr", "loss"}
-    assert set(finding.evidence) - common <= told, "undocumented evidence"
+    assert set(finding.evidence) - common <= was_reported, "undocumented evidence"
     assert Finding.from_dict(finding.to_dict()) == finding
 
 
@@ -174,7 +174,7 @@ def test_inputs_near_the_clip_are_information_but_not_beyond_it(make_rows: MakeR
     assert judged(make_rows(420), numbers(gru_input_absmax=15.0)) == [], "the clip was set higher"
 
 
-def test_one_record_with_guarded_inputs_is_told_at_once(make_rows: MakeRows) -> None:
+def test_one_record_with_guarded_inputs_is_reported_at_once(make_rows: MakeRows) -> None:
     (finding,) = judged(make_rows(420), numbers(guarded=[0.0, 0.02, 0.0]))
     assert finding.step == finding.last_step == 100
 
@@ -217,7 +217,7 @@ TINY = [
 def trained(path: Path, *more: str) -> list[Finding]:
     settings = resolve(RECIPE, None, None, [*TINY, *more], "none")
     torch.manual_seed(0)
-    task = build(settings, Place(torch.device("cpu"), rank=1))
+    task = build(settings, ProcessDevice(torch.device("cpu"), rank=1))
     task = dataclasses.replace(task, ended=None)  # no pictures: they take longer than the run
     Trainer.of(task, settings.train, run_dir=path, progress=Progress()).fit()
     lane = LaneReader(Run.open(path), "r0")

@@ -53,10 +53,10 @@ def test_eval_tells_the_time_first_then_every_row(run, capsys) -> None:
     lines = {name: next(s for s in out.splitlines() if s.startswith(name)) for name in names}
     assert lines["five convolutions"].endswith("28353")
     assert main([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert set(told["references"]) == set(names[1:])
+    reported = json.loads(capsys.readouterr().out)
+    assert set(reported["references"]) == set(names[1:])
     for name in names[1:]:
-        assert f"{told['references'][name]['fvu']:8.3f}" in lines[name]
+        assert f"{reported['references'][name]['fvu']:8.3f}" in lines[name]
 
 
 def test_sentences_have_no_plane_for_convolutions(run) -> None:

@@ -16,12 +16,12 @@ def settings(*overrides: str) -> Any:
     return resolve(RECIPE, overrides=overrides, platform="none")
 
 
-def told(*overrides: str) -> list[tuple[str, str]]:
+def reported(*overrides: str) -> list[tuple[str, str]]:
     return [(one.level, one.key) for one in differences(settings(), settings(*overrides))]
 
 
 def test_equal_settings_are_silent() -> None:
-    assert told() == []
+    assert reported() == []
     assert check(settings(), settings(), "run") == []
 
 
@@ -42,7 +42,7 @@ def test_equal_settings_are_silent() -> None:
     ],
 )
 def test_another_size_is_an_error(override: str) -> None:
-    assert told(override) == [("error", override.partition("=")[0])]
+    assert reported(override) == [("error", override.partition("=")[0])]
 
 
 def test_an_error_is_one_line_with_both_values_of_every_size() -> None:
@@ -71,7 +71,7 @@ def test_an_error_is_one_line_with_both_values_of_every_size() -> None:
     ],
 )
 def test_another_behaviour_is_a_warning(override: str) -> None:
-    assert told(override) == [("warning", override.partition("=")[0])]
+    assert reported(override) == [("warning", override.partition("=")[0])]
 
 
 def test_a_run_goes_on_with_the_bridge_it_has_and_a_loaded_one_need_not() -> None:
@@ -85,13 +85,13 @@ def test_a_run_goes_on_with_the_bridge_it_has_and_a_loaded_one_need_not() -> Non
 
 def test_a_value_that_null_stands_for_is_no_difference() -> None:
     drift = settings().model.z_drift
-    assert told("model.flows.steps=3", f"model.carrier.z_drift={drift}") == []
+    assert reported("model.flows.steps=3", f"model.carrier.z_drift={drift}") == []
     wide = ["model.lattice.width=40", "model.lattice.height=40"]
     assert differences(settings(*wide), settings(*wide, "model.mapper.rank=1024")) == []
 
 
 def test_sizes_of_a_bridge_that_is_off_do_not_count() -> None:
-    assert told("bridge.on=false", "bridge.width=128") == [("warning", "bridge.on")]
+    assert reported("bridge.on=false", "bridge.width=128") == [("warning", "bridge.on")]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_sizes_of_a_bridge_that_is_off_do_not_count() -> None:
 )
 def test_training_that_differs_enough_is_a_note(override: str, noted: bool) -> None:
     key = override.partition("=")[0]
-    assert told(override) == ([("note", key)] if noted else [])
+    assert reported(override) == ([("note", key)] if noted else [])
 
 
 def test_noise_where_there_was_none_is_a_note() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from holdfast_models.energy_flow.kernels import check
 from holdfast_models.energy_flow.kernels.ops import Ops, kernels, references
-from holdfast_models.energy_flow.kernels.plan import Blocks, Plan, plan_for, slots
+from holdfast_models.energy_flow.kernels.plan import BlockSizes, KernelPlan, plan_for, slots
 from holdfast_models.energy_flow.model.collection import collect
 from holdfast_models.energy_flow.model.lattice import Core
 from holdfast_models.energy_flow.model.settings import (
@@ -29,9 +29,9 @@ FLOWS = 784  # divided by 16, as most are: others would be compiled once more
 Named = dict[str, Tensor]
 
 
-def make_plan() -> Plan:
+def make_plan() -> KernelPlan:
     core = Core(ModelSettings(carrier=CarrierSettings(hidden=48)))
-    return plan_for(core.parts, 4)._replace(blocks=Blocks())
+    return plan_for(core.parts, 4)._replace(blocks=BlockSizes())
 
 
 def apart(got: Tensor, wanted: Tensor) -> float:

@@ -15,7 +15,7 @@ from holdfast import HoldfastError
 from holdfast.training import Graphs
 from holdfast_models.energy_flow.kernels import weights
 from holdfast_models.energy_flow.kernels.ops import has_triton, references
-from holdfast_models.energy_flow.kernels.plan import Blocks, plan_for, saved_bytes, slots
+from holdfast_models.energy_flow.kernels.plan import BlockSizes, plan_for, saved_bytes, slots
 from holdfast_models.energy_flow.kernels.support import unsupported, unsupported_by_kernels
 from holdfast_models.energy_flow.model import loop
 from holdfast_models.energy_flow.model.ending import Finished
@@ -272,7 +272,7 @@ def test_every_program_of_a_kernel_has_a_slot(busy_core):
     assert {slots(kind, 999, plan) for kind in ("neuron", "gates_sums", "heads")} == {1}
     cut = {"gates_block": 4096, "gates_back_block": 1024, "gates_programs": 528, "heads_rows": 16}
     back = {"heads_back_rows": 16, "heads_programs": 792}
-    plan = plan._replace(blocks=Blocks(**cut, **back))
+    plan = plan._replace(blocks=BlockSizes(**cut, **back))
     # 1040 columns are three tiles of 512; eight rows of 512 make a block of 4096.
     assert slots("gates", 999, plan) == 125 * 3
     assert slots("gates_sums", 999, plan) == 528 // 3

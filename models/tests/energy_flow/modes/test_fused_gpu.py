@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast.training import free_memory
-from holdfast_models.energy_flow.kernels.plan import Blocks, Plan
+from holdfast_models.energy_flow.kernels.plan import BlockSizes, KernelPlan
 from holdfast_models.energy_flow.model import loop
 from holdfast_models.energy_flow.model.ending import Finished
 from holdfast_models.energy_flow.model.lattice import Core
@@ -120,9 +120,9 @@ def test_blocks_of_any_size_give_the_same():
     core = make_core()
     lattice_pass = LatticePass(4, 4, Key(5, 3), training=True, scale=1.0)
     outs = []
-    for blocks in (Blocks(), Blocks(heads_back_rows=64, heads_programs=7)):
+    for blocks in (BlockSizes(), BlockSizes(heads_back_rows=64, heads_programs=7)):
         fused_pass = prepare(core.parts, lattice_pass, surface())
-        plan: Plan = fused_pass.plan._replace(blocks=blocks)
+        plan: KernelPlan = fused_pass.plan._replace(blocks=blocks)
         given_BHW = surface()
         out = run_pass(fused_pass._replace(plan=plan), given_BHW)
         core.zero_grad()
@@ -196,9 +196,9 @@ def test_gradients_of_two_batches_add_up():
         for seed in (1, 2):
             one(surface(seed), step=0, seed=SEED).surface_BS.square().mean().backward()
     assert core.graphs.reason is None
-    for mine, theirs in zip(core.parameters(), eager.parameters(), strict=True):
-        assert mine.grad is not None and theirs.grad is not None
-        assert apart(mine.grad, theirs.grad) < 1e-4
+    for own, theirs in zip(core.parameters(), eager.parameters(), strict=True):
+        assert own.grad is not None and theirs.grad is not None
+        assert apart(own.grad, theirs.grad) < 1e-4
 
 
 def test_a_second_forward_before_the_backward_of_the_first_is_computed_without_a_graph():
@@ -210,9 +210,9 @@ def test_a_second_forward_before_the_backward_of_the_first_is_computed_without_a
         second = one(surface(2), step=0, seed=SEED)
         (first.surface_BS.square().mean() + second.surface_BS.square().mean()).backward()
     assert core.graphs.reason == "an earlier pass waits for its backward"
-    for mine, theirs in zip(core.parameters(), eager.parameters(), strict=True):
-        assert mine.grad is not None and theirs.grad is not None
-        assert apart(mine.grad, theirs.grad) < 1e-4
+    for own, theirs in zip(core.parameters(), eager.parameters(), strict=True):
+        assert own.grad is not None and theirs.grad is not None
+        assert apart(own.grad, theirs.grad) < 1e-4
     del first, second
     passed(core, surface())
     assert core.graphs.reason is None

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from holdfast import HoldfastError, Section
 from holdfast_models.energy_flow.text import bridge as bridge_module
 from holdfast_models.energy_flow.text.bridge import BRIDGE_PRESETS, BridgeSettings, TextBridge
-from holdfast_models.energy_flow.text.generation import Written
+from holdfast_models.energy_flow.text.generation import WrittenTexts
 from holdfast_models.energy_flow.text.tokens import Vocabulary
 
 LATTICE = (4, 3, 2)
@@ -133,7 +133,7 @@ def test_the_candidate_whose_surface_is_closer_is_kept(monkeypatch):
     bridge = small(corrections=2).eval()
     order = ["the girl", "two people eat", "an old car", "a dog sleeps at home"]
     ids_KP = bridge.vocabulary.encode(order).ids_BP[:, 1:]
-    candidates = Written(ids_KP[None], torch.zeros(1, 4))
+    candidates = WrittenTexts(ids_KP[None], torch.zeros(1, 4))
     monkeypatch.setattr(bridge_module, "search", lambda *_, **__: candidates)
     assert bridge.write(bridge.read(["an old car"])) == ["an old car"]
     # The fourth is one more than the corrections allow; the likeliest is taken where none are.
@@ -148,7 +148,7 @@ def test_a_closer_text_that_is_far_less_likely_is_not_kept(monkeypatch):
     ids_KP = bridge.vocabulary.encode(["two people eat", "two two people eat"]).ids_BP[:, 1:]
     surface_BS = bridge.read(["two two people eat"])
     for chance, expected in ((0.2, "two two people eat"), (0.05, "two people eat")):
-        candidates = Written(ids_KP[None], torch.tensor([[0.8, 0.8 * chance]]).log())
+        candidates = WrittenTexts(ids_KP[None], torch.tensor([[0.8, 0.8 * chance]]).log())
         monkeypatch.setattr(bridge_module, "search", lambda *_, found=candidates, **__: found)
         assert bridge.write(surface_BS) == [expected]
 
@@ -157,9 +157,9 @@ def test_generation_settings_reach_the_search(monkeypatch):
     # The predecessor ignored those of its configuration.
     given = dict[str, Any]()
 
-    def note(*args: Any, **settings: Any) -> Written:
+    def note(*args: Any, **settings: Any) -> WrittenTexts:
         given.update(settings)
-        return Written(torch.tensor([[[5]]]), torch.zeros(1, 1))
+        return WrittenTexts(torch.tensor([[[5]]]), torch.zeros(1, 1))
 
     monkeypatch.setattr(bridge_module, "search", note)
     small(length=7, beams=3, temperature=0.9).eval().write(torch.rand(1, 12))

@@ -47,8 +47,8 @@ def test_a_replayed_pass_is_the_eager_one(half: bool) -> None:
     found = [list(passes(bridge, 10, half=half)) for bridge in (replayed, plain)]
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one[0], other[0], atol=1e-5, rtol=1e-4)
-        for mine, theirs in zip(one[1], other[1], strict=True):
-            torch.testing.assert_close(mine, theirs, atol=3e-3 if half else 1e-5, rtol=1e-2)
+        for own, theirs in zip(one[1], other[1], strict=True):
+            torch.testing.assert_close(own, theirs, atol=3e-3 if half else 1e-5, rtol=1e-2)
     assert replayed.graphs.reason is None and replayed.graphs.replays == 6
     assert plain.graphs.replays == 0
 

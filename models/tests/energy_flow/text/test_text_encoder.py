@@ -53,18 +53,18 @@ def test_every_parameter_learns():
 
 def test_a_layer_is_the_post_norm_layer_of_torch():
     torch.manual_seed(0)
-    mine = EncoderLayer(16, 4, dropout=0.1).eval()
+    own_part = EncoderLayer(16, 4, dropout=0.1).eval()
     torchs = nn.TransformerEncoderLayer(16, 4, 32, activation="gelu", batch_first=True).eval()
-    attention = mine.attention
+    attention = own_part.attention
     own = {
         "self_attn.in_proj_weight": (attention.query.weight, attention.key_value.weight),
         "self_attn.in_proj_bias": (attention.query.bias, attention.key_value.bias),
         "self_attn.out_proj.weight": (attention.out.weight,),
         "self_attn.out_proj.bias": (attention.out.bias,),
-        "linear1.weight": (mine.forward_part[0].weight,),
-        "linear1.bias": (mine.forward_part[0].bias,),
-        "linear2.weight": (mine.forward_part[3].weight,),
-        "linear2.bias": (mine.forward_part[3].bias,),
+        "linear1.weight": (own_part.forward_part[0].weight,),
+        "linear1.bias": (own_part.forward_part[0].bias,),
+        "linear2.weight": (own_part.forward_part[3].weight,),
+        "linear2.bias": (own_part.forward_part[3].bias,),
     }
     weights = {name: torch.cat(parts) for name, parts in own.items()}
     torchs.load_state_dict(torchs.state_dict() | weights)
@@ -73,7 +73,7 @@ def test_a_layer_is_the_post_norm_layer_of_torch():
         torch.arange(6).expand(3, 6) < torch.tensor([[6], [4], [1]]),
     )
     expected_BPD = torchs(x_BPD, src_key_padding_mask=~mask_BP)
-    torch.testing.assert_close(mine(x_BPD, mask_BP)[mask_BP], expected_BPD[mask_BP])
+    torch.testing.assert_close(own_part(x_BPD, mask_BP)[mask_BP], expected_BPD[mask_BP])
 
 
 def test_weights_start_as_specified():

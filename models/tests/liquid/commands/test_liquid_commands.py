@@ -79,17 +79,17 @@ def liquid(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     def call(*words: object) -> Any:
         capsys.readouterr()
         code = main(["liquid", *map(str, words)])
-        told = capsys.readouterr()
+        reported = capsys.readouterr()
         whole = "--json" in words and words[0] != "generate" and code != 2
-        return code, json.loads(told.out) if whole else told.out, told.err
+        return code, json.loads(reported.out) if whole else reported.out, reported.err
 
     return call
 
 
 def refused(found: Any, *parts: str) -> None:
-    code, out, told = found
+    code, out, reported = found
     assert code == 2 and not out
-    assert told.count("\n") == 1 and all(part in told for part in parts), told
+    assert reported.count("\n") == 1 and all(part in reported for part in parts), reported
 
 
 # ------------------------------------------------------------------ train, config
@@ -111,8 +111,8 @@ def test_a_run_goes_on_with_its_own_settings(
     assert code == 0 and load_run(str(run)).settings.model.hidden_dim == 16
     refused(liquid("train", "--resume", run, "--mamba-d-state", 8), "--mamba-d-state", "no effect")
     refused(liquid("train", "--resume", folder / "nowhere"), "nowhere")
-    code, _, told = liquid("train", "--resume", run, "--hidden-dim", 32, "--quiet")
-    assert code == 2 and "model.hidden_dim" in told
+    code, _, reported = liquid("train", "--resume", run, "--hidden-dim", 32, "--quiet")
+    assert code == 2 and "model.hidden_dim" in reported
 
 
 def test_settings_are_saved_and_read_again(
@@ -121,10 +121,10 @@ def test_settings_are_saved_and_read_again(
     file = tmp_path / "saved.yaml"
     run_of("saved", "--data", str(folder / "two"), "--save-config", str(file), "--save-interval",
            "2", "--beta", "0.5")  # fmt: skip
-    code, told, _ = liquid("config", "--config-path", file, "--json")
-    assert code == 0 and told["model"]["spikes"]["beta"] == 0.5
-    assert told["train"]["data"]["batch"] == 4, "not of the reference"
-    steps = told["train"]["holdfast"]["checkpoint"]["steps"]
+    code, reported, _ = liquid("config", "--config-path", file, "--json")
+    assert code == 0 and reported["model"]["spikes"]["beta"] == 0.5
+    assert reported["train"]["data"]["batch"] == 4, "not of the reference"
+    steps = reported["train"]["holdfast"]["checkpoint"]["steps"]
     assert steps > 2 and steps % 2 == 0, "two epochs"
     refused(
         liquid("train", *SMALL.split(), "--save-config", tmp_path / "no" / "f.yaml"),
@@ -193,13 +193,13 @@ def test_generate_reads_and_writes_files_whatever_the_batch(
     (tmp_path / "in.txt").write_text("one\ntwo is longer\n\n", encoding="utf-8")
     given = ("generate", "--model-path", text_run, "--prompt", "é", "--input-file",
              tmp_path / "in.txt", "--max-length", 6, "--tokenizer", "byte")  # fmt: skip
-    told: list[str] = []
+    reported: list[str] = []
     for size in (1, 3):
         out = tmp_path / f"{size}.jsonl"
         assert liquid(*given, "--batch-size", size, "--output-file", out)[:2] == (0, "")
-        told.append(out.read_text(encoding="utf-8"))
+        reported.append(out.read_text(encoding="utf-8"))
     code, printed, _ = liquid(*given, "--json")
-    assert code == 0 and told[0] == told[1] == printed
+    assert code == 0 and reported[0] == reported[1] == printed
     rows = [json.loads(line) for line in printed.splitlines()]
     assert [row["prompt"] for row in rows] == ["é", "one", "two is longer", ""]
     assert all(0 < len(row["text"]) <= 6 for row in rows)
@@ -253,8 +253,8 @@ def test_show_tells_what_a_run_is(text_run: Path, liquid: Any) -> None:
         taus = [block[f"tau {share} %"] for share in (5, 50, 95)]
         assert 0 < taus[0] <= taus[1] <= taus[2] and 0 < block["gate"] < 1
         assert 0 <= block["firing rate"] <= 1 and 0 <= block["silent units"] <= 1
-    code, told, _ = liquid("show", text_run)
-    assert code == 0 and "blocks.path.mamba" in told and "tau 50 %" in told
+    code, reported, _ = liquid("show", text_run)
+    assert code == 0 and "blocks.path.mamba" in reported and "tau 50 %" in reported
 
 
 def test_show_says_what_it_could_not_measure(run_of: Any, folder: Path, liquid: Any) -> None:
@@ -278,9 +278,9 @@ def test_continual_shows_and_compares_runs(run_of: Any, folder: Path, liquid: An
     code, found, _ = liquid("continual", *runs, "--json")
     assert code == 0 and [*found] == [str(run) for run in runs]
     assert len(found[str(runs[0])]["after"]) == 2 and found[str(runs[0])]["forgetting"] is not None
-    code, told, _ = liquid("continual", *runs)
-    assert code == 0 and told.count("untrained") == 2
-    assert told.splitlines()[-2].startswith(str(runs[0])) and "backward transfer" in told
+    code, reported, _ = liquid("continual", *runs)
+    assert code == 0 and reported.count("untrained") == 2
+    assert reported.splitlines()[-2].startswith(str(runs[0])) and "backward transfer" in reported
     assert "untrained" in liquid("continual", runs[0])[1]
     refused(liquid("continual", run_of("text")), "continual.json")
 
@@ -299,8 +299,8 @@ def test_export_writes_a_program_that_says_the_same(
     refused(liquid("export", flat_run, "--out", tmp_path / "model.h5"), ".pt2 or .onnx")
     wrong = export.Verification(str(out), worst=2.0, apart=float("nan"))
     monkeypatch.setattr(export, "export", lambda loaded, path: wrong)
-    code, told, _ = liquid("export", flat_run, "--out", out)
-    assert code == 1 and "DOES NOT agree" in told
+    code, reported, _ = liquid("export", flat_run, "--out", out)
+    assert code == 1 and "DOES NOT agree" in reported
 
 
 @pytest.mark.slow

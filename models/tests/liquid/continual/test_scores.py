@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from holdfast_models.liquid.continual.scores import Scores
+from holdfast_models.liquid.continual.scores import TaskScores
 
 AFTER = [[0.9, 0.3, 0.2], [0.7, 0.8, 0.3], [0.6, 0.5, 0.9]]
 
 
-def full() -> Scores:
-    scores = Scores(["python", "english", "verse"])
+def full() -> TaskScores:
+    scores = TaskScores(["python", "english", "verse"])
     for task in range(3):
         scores.set(None, task, 0.1)
         for trained in range(3):
@@ -33,7 +33,7 @@ def test_forgetting_counts_from_the_best_score_not_from_the_first() -> None:
 
 
 def test_what_is_not_known_yet_is_none() -> None:
-    scores = Scores(["a", "b"])
+    scores = TaskScores(["a", "b"])
     scores.set(0, 0, 0.5)
     found = scores.plain()
     assert found["after"] == [[0.5, None], [None, None]]
@@ -42,7 +42,7 @@ def test_what_is_not_known_yet_is_none() -> None:
 
 
 def test_tasks_that_were_scored_only_after_their_training_still_have_forgetting() -> None:
-    scores = Scores(["a", "b", "c"])
+    scores = TaskScores(["a", "b", "c"])
     for trained, task, score in ((0, 0, 0.9), (1, 0, 0.8), (1, 1, 0.7), (2, 0, 0.5), (2, 1, 0.6)):
         scores.set(trained, task, score)
     scores.set(2, 2, 0.9)
@@ -51,7 +51,7 @@ def test_tasks_that_were_scored_only_after_their_training_still_have_forgetting(
 
 
 def test_one_task_has_an_accuracy_and_no_transfer() -> None:
-    scores = Scores(["only"])
+    scores = TaskScores(["only"])
     scores.set(0, 0, 0.5)
     assert scores.plain()["accuracy"] == 0.5
     assert "forgetting" not in scores.plain()
@@ -65,7 +65,7 @@ def test_lines_are_a_table_and_the_measures() -> None:
 
 
 def test_state_and_json_round_trip() -> None:
-    scores, again = full(), Scores(["python", "english", "verse"])
+    scores, again = full(), TaskScores(["python", "english", "verse"])
     again.load_state_dict(scores.state_dict())
     assert again.plain() == scores.plain()
     assert json.loads(json.dumps(scores.plain())) == scores.plain()

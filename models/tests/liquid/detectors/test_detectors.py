@@ -110,9 +110,9 @@ def test_its_events_fire_it_alone_and_the_finding_is_whole(
     (finding,) = judged(make_rows(420), FIRES[detector.code])
     assert (finding.code, finding.severity) == (detector.code, detector.severity)
     assert len(finding.message) < 200 and len(finding.advice) > 30 and finding.advice[-1] != "."
-    told = set(re.findall(r"``(\w+)``", document(detector).sections["Evidence"]))
+    was_reported = set(re.findall(r"``(\w+)``", document(detector).sections["Evidence"]))
     common = {"count", "skipped", "steps", "opt", "layer", "lr", "loss"}
-    assert set(finding.evidence) - common <= told, "undocumented evidence"
+    assert set(finding.evidence) - common <= was_reported, "undocumented evidence"
     assert Finding.from_dict(finding.to_dict()) == finding
 
 
@@ -196,7 +196,7 @@ def test_some_skipped_steps_are_no_still_weights(make_rows: MakeRows) -> None:
     assert finding.step == 100 and "skipped steps" in finding.advice
 
 
-def test_validations_of_a_copy_that_nobody_updates_are_told(make_rows: MakeRows) -> None:
+def test_validations_of_a_copy_that_nobody_updates_are_reported(make_rows: MakeRows) -> None:
     same = [{"loss": 5.545}] * 2
     assert judged(make_rows(420), [*numbers(), *noted([*same, {"loss": 5.4}], "validation")]) == []
     assert judged(make_rows(420), [*numbers(), *noted(same, "validation")]) == []
@@ -205,14 +205,14 @@ def test_validations_of_a_copy_that_nobody_updates_are_told(make_rows: MakeRows)
     assert "3 validations in a row gave the loss 5.545" in finding.message
 
 
-def test_a_controller_that_never_moves_is_told(make_rows: MakeRows) -> None:
+def test_a_controller_that_never_moves_is_reported(make_rows: MakeRows) -> None:
     assert judged(make_rows(420), numbers(controller_moved=[0.0, 0.0, 1.0])) == []
     (finding,) = judged(make_rows(420), numbers(controller_moved=0.0))
     assert finding.code == "LIQ003" and "meta controller" in finding.message
     assert finding.evidence["controller_moved"] == 0 and "meta.lr" in finding.advice
 
 
-def test_forgetting_is_told_with_the_penalty(make_rows: MakeRows) -> None:
+def test_forgetting_is_reported_with_the_penalty(make_rows: MakeRows) -> None:
     (finding,) = judged(make_rows(420), FIRES["LIQ005"])
     assert finding.evidence["ewc_penalty"] == 0.01 and finding.step == 300
     assert judged(make_rows(420), [*numbers(), *validations(0.1, -0.2, 0.1)]) == []

@@ -83,7 +83,7 @@ def test_every_task_of_a_continual_run_is_measured(trained: Trained) -> None:
         "train.epochs=2", "train.steps=null", "data.megabytes=0.002", "data.sequence_length=48",
         "continual.consolidation=false",
     )  # fmt: skip
-    told, table = read_curves(loaded.run), read_table(loaded.run, "continual")
-    assert told.validation["forgetting"].values == [pytest.approx(table["forgetting"])]
+    reported, table = read_curves(loaded.run), read_table(loaded.run, "continual")
+    assert reported.validation["forgetting"].values == [pytest.approx(table["forgetting"])]
     first, second = evaluate(loaded).tasks.values()
     assert first["samples"] == second["samples"] and first["loss"] != second["loss"]

@@ -39,8 +39,8 @@ def test_the_plain_reference_says_the_same(reset: str) -> None:
             y_BTV.square().mean().backward()
         grads = torch.cat([one.grad.flatten() for one in net.parameters()])  # type: ignore[union-attr]
         found.append((y_BTV.detach(), grads))
-    for mine, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-4)
+    for own, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(own, theirs, atol=1e-6, rtol=1e-4)
 
 
 def test_bench_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from holdfast import HoldfastError, Run
 from holdfast_models.curves import Curve, Curves
-from holdfast_models.liquid.continual.scores import Scores
+from holdfast_models.liquid.continual.scores import TaskScores
 from holdfast_models.liquid.figures import inside_figures, run_figures
 from holdfast_models.liquid.figures.look import look
 from holdfast_models.liquid.figures.pictures import draw
@@ -54,7 +54,7 @@ def run(tmp_path: Path) -> Run:
         numbers = {"loss": 3.0, "accuracy": 0.2, "fast_change": 1e-6, "fast_at_bound": 0.25}
         note(made, "numbers", step, numbers)
         note(made, "validation", step, {"loss": 3.1, "accuracy": 0.19})
-    scores = Scores(["one", "two"])
+    scores = TaskScores(["one", "two"])
     for trained, task, score in ((None, 0, 0.1), (0, 0, 0.8), (1, 0, 0.5), (1, 1, 0.9)):
         scores.set(trained, task, score)
     tables = made.path / "tables"

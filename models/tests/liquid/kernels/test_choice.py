@@ -242,7 +242,7 @@ def test_the_network_says_how_kernels_are_tried(monkeypatch: pytest.MonkeyPatch)
     assert not choice._FAULTS  # once there is a trial, it is asked
 
 
-def test_shapes_that_the_compiler_is_told() -> None:
+def test_shapes_that_the_compiler_is_reported() -> None:
     """What the operators say of their answers without running, which a graph is built on."""
     z, state, start = torch.empty(2, 5, 8), torch.empty(8, 4), torch.empty(2, 4)
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):

@@ -70,5 +70,5 @@ def test_the_network_is_the_same(mamba: bool, compiled: bool) -> None:
     run = torch.compile(net, fullgraph=True, dynamic=False) if compiled else net
     fused = _pass(net, run, x_BT)
     assert not faults()
-    for mine, theirs in zip(fused, plain, strict=True):
-        assert (mine - theirs).norm() < 1e-2 * theirs.norm()  # a spike may fall otherwise
+    for own, theirs in zip(fused, plain, strict=True):
+        assert (own - theirs).norm() < 1e-2 * theirs.norm()  # a spike may fall otherwise

@@ -45,8 +45,8 @@ def test_parts_are_the_whole(
         whole = passed(head, head.scored, x, target, smoothing)
         monkeypatch.setattr(heads, "_AT_A_TIME", 50 * 5)  # five tokens, and four at the end
         parts = passed(head, head.scored, x, target, smoothing)
-    for mine, theirs, true in zip(parts, whole, exact, strict=True):
-        assert (mine - true).norm() <= 1.2 * (theirs - true).norm() + 1e-5 * true.norm()
+    for own, theirs, true in zip(parts, whole, exact, strict=True):
+        assert (own - true).norm() <= 1.2 * (theirs - true).norm() + 1e-5 * true.norm()
 
 
 def test_it_is_the_loss_of_the_logits() -> None:
@@ -63,8 +63,8 @@ def test_the_compiler_takes_parts_without_a_break(monkeypatch: pytest.MonkeyPatc
     head, x, target = head_of(50)
     monkeypatch.setattr(heads, "_AT_A_TIME", 50 * 20)
     compiled: Any = torch.compile(head.scored, fullgraph=True, backend="aot_eager")
-    mine, theirs = (passed(head, call, x, target, 0.0) for call in (compiled, head.scored))
-    for one, other in zip(mine, theirs, strict=True):
+    own, theirs = (passed(head, call, x, target, 0.0) for call in (compiled, head.scored))
+    for one, other in zip(own, theirs, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
 
 

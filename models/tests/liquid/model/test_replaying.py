@@ -41,12 +41,12 @@ def test_everything_that_training_reads_comes_back(mamba: dict[str, Any], plasti
     y_BTV, inside = unpacked(tensors, len(net.blocks) if mamba else 0, _plastic(other))
     assert y_BTV is out.y_BTV
     assert len(inside) == len(out.inside)
-    for mine, theirs in zip(inside, out.inside, strict=True):
-        flat = tree_leaves(tuple(mine)), tree_leaves(tuple(theirs))
+    for own, theirs in zip(inside, out.inside, strict=True):
+        flat = tree_leaves(tuple(own)), tree_leaves(tuple(theirs))
         assert all(a is b for a, b in zip(*flat, strict=True))
     again = [synapse.recorded() for synapse in other.synapses]
-    for mine, theirs in zip(again, recorded, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    for own, theirs in zip(again, recorded, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(own, theirs, strict=True))
 
 
 @pytest.mark.gpu
@@ -63,5 +63,5 @@ def test_replayed_gradients_are_those_of_single_operations(mamba: dict[str, Any]
         grads = [one.grad for one in net.parameters() if one.grad is not None]
         found.append((y_BTV.detach(), torch.cat([one.flatten() for one in grads])))
     assert net.graphs.replays == 3, net.graphs.reason
-    for mine, theirs in zip(found[-1], found[0], strict=True):
-        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-4)
+    for own, theirs in zip(found[-1], found[0], strict=True):
+        torch.testing.assert_close(own, theirs, atol=1e-6, rtol=1e-4)

@@ -76,18 +76,18 @@ def test_the_pull_is_that_of_the_specification() -> None:
 
 
 def test_its_adam_is_torchs_own() -> None:
-    mine, theirs = MetaController(2, hidden=4, lr=0.01), MetaController(2, hidden=4)
-    theirs.load_state_dict(mine.state_dict())
+    own, theirs = MetaController(2, hidden=4, lr=0.01), MetaController(2, hidden=4)
+    theirs.load_state_dict(own.state_dict())
     adam = torch.optim.Adam(theirs.parameters(), lr=0.01)
     for _ in range(3):
-        gradients = [torch.randn_like(p) for p in mine.parameters()]
+        gradients = [torch.randn_like(p) for p in own.parameters()]
         for parameter, gradient in zip(theirs.parameters(), gradients, strict=True):
             parameter.grad = gradient.clone()
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
         adam.step()
         with torch.no_grad():
-            mine._adam(torch.cat([gradient.flatten() for gradient in gradients]))
-    for left, right in zip(mine.parameters(), theirs.parameters(), strict=True):
+            own._adam(torch.cat([gradient.flatten() for gradient in gradients]))
+    for left, right in zip(own.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
 
 

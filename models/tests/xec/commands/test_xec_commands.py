@@ -38,8 +38,8 @@ def xec(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
 
     def call(*words: object) -> Any:
         code = main(["xec", *map(str, words)])
-        told = capsys.readouterr()
-        return code, json.loads(told.out) if "--json" in words else told.out, told.err
+        reported = capsys.readouterr()
+        return code, json.loads(reported.out) if "--json" in words else reported.out, reported.err
 
     return call
 
@@ -62,18 +62,18 @@ def test_synth_writes_what_check_data_reads(tmp_path: Path, xec: Any) -> None:
     code, found, _ = xec("check-data", tmp_path / "s", "--preset", "synthetic", "--json")
     assert code == 1, "some values are no numbers"
     assert found["events"] == 12 and any(one["nan"] for one in found["branches"])
-    code, _, told = xec("synth", tmp_path / "s")
-    assert code == 2 and "is there already" in told
-    code, _, told = xec("synth", tmp_path / "b.root", "--pileup", 7)
-    assert code == 2 and "pileup" in told and told.count("\n") == 1
+    code, _, reported = xec("synth", tmp_path / "s")
+    assert code == 2 and "is there already" in reported
+    code, _, reported = xec("synth", tmp_path / "b.root", "--pileup", 7)
+    assert code == 2 and "pileup" in reported and reported.count("\n") == 1
 
 
 def test_check_data_suggests_a_normalisation(synth: Any, xec: Any) -> None:
     code, found, _ = xec("check-data", synth.val, "--set", "data.time_branch=time", "--fit",
                          "--json")  # fmt: skip
     assert code == 0 and found["fitted"]["npho_scale"] > 0 and len(found["dead"]) >= 60
-    code, _, told = xec("check-data", "nowhere/*.root")
-    assert code == 2 and "nowhere" in told and told.count("\n") == 1
+    code, _, reported = xec("check-data", "nowhere/*.root")
+    assert code == 2 and "nowhere" in reported and reported.count("\n") == 1
 
 
 def test_the_geometry_is_compared_and_an_event_is_drawn(
@@ -108,21 +108,23 @@ def test_info_without_a_run_counts_the_parameters_of_settings(xec: Any) -> None:
         code, found, _ = xec("info", "--kind", kind, "--json")
         assert code == 0 and found["parameters"]["total"] == total
         assert found["parameters"]["encoder"] == 25_743_104
-    code, told, _ = xec("info", "--kind", "inp", "--set", "model.encoder_dim=64")
-    assert code == 0 and "inpainter" in told and "encoder_dim: 64" in told
+    code, reported, _ = xec("info", "--kind", "inp", "--set", "model.encoder_dim=64")
+    assert code == 0 and "inpainter" in reported and "encoder_dim: 64" in reported
 
 
 def test_config_prints_what_train_reads(tmp_path: Path, xec: Any) -> None:
-    code, told, _ = xec("config", "mae", "--preset", "small", "--full")
-    (tmp_path / "full.yaml").write_text(told)
+    code, reported, _ = xec("config", "mae", "--preset", "small", "--full")
+    (tmp_path / "full.yaml").write_text(reported)
     again = xec("config", "mae", "--config", tmp_path / "full.yaml", "--full")
-    assert code == 0 and again[1] == told and "decoder_dim: 32" in told
+    assert code == 0 and again[1] == reported and "decoder_dim: 32" in reported
     short = xec("config", "mae", "--preset", "small")[1]
-    assert "encoder_dim: 128" in short and "tree_name" not in short and len(short) < len(told) / 2
-    code, _, told = xec("config", "mae", "--set", "model.encoder_dimm=3")
-    assert code == 2 and "encoder_dim" in told and told.count("\n") == 1
-    code, _, told = xec("config", "reg")
-    assert code == 2 and "no task is enabled" in told
+    assert (
+        "encoder_dim: 128" in short and "tree_name" not in short and len(short) < len(reported) / 2
+    )
+    code, _, reported = xec("config", "mae", "--set", "model.encoder_dimm=3")
+    assert code == 2 and "encoder_dim" in reported and reported.count("\n") == 1
+    code, _, reported = xec("config", "reg")
+    assert code == 2 and "no task is enabled" in reported
 
 
 # ------------------------------------------------------------------ trained models
@@ -136,8 +138,8 @@ def test_info_of_a_run_tells_what_it_is(run_of: RunOf, xec: Any) -> None:
     assert "heads.timing" not in found["parameters"] and "init.encoder" in found["can be used"]
     (checkpoint,) = (run_of("reg") / "checkpoints").glob("*.safetensors")
     assert xec("info", checkpoint, "--json")[1]["parameters"] == found["parameters"]
-    code, _, told = xec("info", "no_such_run")
-    assert code == 2 and told.count("\n") == 1
+    code, _, reported = xec("info", "no_such_run")
+    assert code == 2 and reported.count("\n") == 1
 
 
 def test_a_regressor_predicts_the_same_in_any_pieces(
@@ -193,9 +195,9 @@ def test_the_dead_channel_study_treats_dead_sensors_in_three_ways(
     dead = [4760 - n for n in _valid(synth.val)[:4]]
     assert all(0 <= more - n <= 4 for more, n in zip(found["n_dead"], dead, strict=True))
     assert len({*found["energy_raw"]} | {*found["energy_neighavg"]}) == 8
-    code, _, told = xec("predict", run_of("inp"), synth.val, "--inpainter", run_of("inp"),
+    code, _, reported = xec("predict", run_of("inp"), synth.val, "--inpainter", run_of("inp"),
                         "--out", tmp_path / "x.root")  # fmt: skip
-    assert code == 2 and "no regressor of the energy" in told
+    assert code == 2 and "no regressor of the energy" in reported
     ids.write_text("4760")
     assert "is no sensor" in xec(*command, "--dead", ids, "--overwrite")[2]
     ids.write_text("1,2 # and\n3")
@@ -239,8 +241,8 @@ def test_figures_are_drawn_again_from_tables(tmp_path: Path, xec: Any) -> None:
     code, found, _ = xec("plot", tmp_path, "--json")
     assert code == 0 and not found["failed"]
     assert {Path(one).suffix for one in found["files"]} == {".png", ".pdf"}
-    code, _, told = xec("plot", tmp_path / "nothing")
-    assert code == 2 and "predictions_" in told
+    code, _, reported = xec("plot", tmp_path / "nothing")
+    assert code == 2 and "predictions_" in reported
 
 
 @pytest.mark.slow
@@ -272,8 +274,8 @@ def test_pretraining_is_compared_for_equal_epochs(
         "16_pretrained_1",
         "16_pretrained_2",
     ]
-    code, _, told = xec(*command, 193)
-    assert code == 2 and "there are 192 events" in told
+    code, _, reported = xec(*command, 193)
+    assert code == 2 and "there are 192 events" in reported
 
 
 def test_the_help_of_every_verb_has_no_need_of_torch() -> None:

@@ -52,7 +52,7 @@ def test_healthy_files_under_their_normalisation_need_no_advice(synth) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"npho_scale": 1.0}, {"npho_scale": 1e9}, {"time_scale": 1e-10}])
-def test_a_normalisation_that_does_not_suit_is_told(synth, wrong: dict[str, float]) -> None:
+def test_a_normalisation_that_does_not_suit_is_reported(synth, wrong: dict[str, float]) -> None:
     settings = dataclasses.replace(synth.normalization, **wrong)
     found = check_data(DATA, settings, synth.train, events=20)
     assert [one for one in found.advice if "normalization: fit" in one]

@@ -12,7 +12,7 @@ import torch
 from holdfast.detectors import ALL
 from holdfast.report.replay import replay
 from holdfast.run import Run
-from holdfast.training import Place, Trainer, resolve
+from holdfast.training import ProcessDevice, Trainer, resolve
 from holdfast.training.loop import reporting
 from holdfast.training.loop.progress import Progress
 from holdfast_models.xec.data.normalization import NOT_AVAILABLE
@@ -51,14 +51,14 @@ def findings(folder: Path, files: str, *more: str) -> list[Any]:
     given = [*TINY, f"data.train_path={folder / files}", *more]
     settings = resolve(REGRESSOR, None, "small", given, "none")
     torch.manual_seed(0)
-    task = build(settings, Place(torch.device("cpu"), rank=1))
+    task = build(settings, ProcessDevice(torch.device("cpu"), rank=1))
     task = dataclasses.replace(task, improved=None, ended=None)
     Trainer.of(task, settings.train, run_dir=folder / "run", progress=Progress()).fit()
     found = replay(Run.open(folder / "run"), (*ALL, *DETECTORS)).findings
     return [one for one in found if one.code.startswith("XEC")]
 
 
-def test_a_wrong_normalisation_and_a_beta_of_one_are_told(tmp_path: Path) -> None:
+def test_a_wrong_normalisation_and_a_beta_of_one_are_reported(tmp_path: Path) -> None:
     events(tmp_path / "a.root", 8)
     wrong = "normalization.npho_scheme=linear", "normalization.npho_scale=1"
     found = findings(tmp_path, "a.root", "tasks.energy.loss_beta=1", *wrong)
@@ -74,14 +74,14 @@ def test_a_run_on_good_events_is_silent(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_energies_that_are_not_available_are_told(tmp_path: Path) -> None:
+def test_energies_that_are_not_available_are_reported(tmp_path: Path) -> None:
     events(tmp_path / "a.root", 8, lost=3)
     found = findings(tmp_path, "a.root")
     assert [(one.code, one.evidence["since"]) for one in found] == [("XEC004", 2)]
 
 
 @pytest.mark.slow
-def test_files_of_another_period_one_after_the_other_are_told(tmp_path: Path) -> None:
+def test_files_of_another_period_one_after_the_other_are_reported(tmp_path: Path) -> None:
     events(tmp_path / "a.root", 8, seed=1)
     events(tmp_path / "b.root", 8, seed=2)
     found = findings(tmp_path, "?.root", "data.cache=ram")

@@ -77,9 +77,9 @@ def test_its_events_fire_it_alone_and_the_finding_is_whole(
     (finding,) = judged(make_rows(420), FIRES[detector.code])
     assert (finding.code, finding.severity) == (detector.code, detector.severity)
     assert len(finding.message) < 200 and len(finding.advice) > 30 and finding.advice[-1] != "."
-    told = set(re.findall(r"``(\w+)``", document(detector).sections["Evidence"]))
+    was_reported = set(re.findall(r"``(\w+)``", document(detector).sections["Evidence"]))
     common = {"count", "skipped", "steps", "opt", "layer", "lr", "loss"}
-    assert set(finding.evidence) - common <= told, "undocumented evidence"
+    assert set(finding.evidence) - common <= was_reported, "undocumented evidence"
     assert Finding.from_dict(finding.to_dict()) == finding
 
 
@@ -111,7 +111,9 @@ def test_an_encoder_of_another_normalisation_is_information(make_rows: MakeRows)
 
 
 @pytest.mark.parametrize(("name", "value"), [("input_npho_top", 0.01), ("input_time_level", 1e3)])
-def test_faint_inputs_and_late_times_are_told(make_rows: MakeRows, name: str, value: float) -> None:
+def test_faint_inputs_and_late_times_are_reported(
+    make_rows: MakeRows, name: str, value: float
+) -> None:
     (finding,) = judged(make_rows(420), numbers(8, **{name: value}))
     assert finding.code == "XEC002" and finding.evidence["how"] in ("faint", "late")
 

@@ -19,7 +19,7 @@ from holdfast_models.xec.figures.detector_figures import (
     saliency_profile,
 )
 from holdfast_models.xec.figures.drawing import paper
-from holdfast_models.xec.figures.event_display import Event, event_display, event_of
+from holdfast_models.xec.figures.event_display import ShownEvent, event_display, event_of
 from holdfast_models.xec.figures.hidden_figures import baselines, reconstruction, residuals
 from holdfast_models.xec.figures.learning import learning_curves
 from holdfast_models.xec.figures.resolution_figures import resolution
@@ -77,7 +77,8 @@ def test_every_sensor_has_a_cell_and_cells_do_not_overlap() -> None:
 
 def test_an_event_is_named_and_its_points_are_drawn(npho_S: Any) -> None:
     npho_S[:60] = 1e10
-    event = Event(npho_S, npho_S * 1e-11, 12, 345, np.array([1.0, 2, 3]), np.array([1.5, 2.5, 3]),
+    event = ShownEvent(npho_S, npho_S * 1e-11, 12, 345, np.array([1.0, 2, 3]),
+                       np.array([1.5, 2.5, 3]),
                   0.0528, 0.0531, 0.25)  # fmt: skip
     drawn = rendered(event_display(event, name="worst_events/worst_01"))
     title = drawn.figure.get_suptitle()
@@ -89,7 +90,7 @@ def test_an_event_is_named_and_its_points_are_drawn(npho_S: Any) -> None:
 
 @pytest.mark.parametrize("npho", [1e10, -3.0])
 def test_events_that_are_dead_or_dark_are_drawn(npho: float) -> None:
-    event = Event(np.full(SENSORS, npho), np.full(SENSORS, 1e10), true_uvw=np.full(3, np.nan))
+    event = ShownEvent(np.full(SENSORS, npho), np.full(SENSORS, 1e10), true_uvw=np.full(3, np.nan))
     rendered(event_display(event))
 
 
@@ -110,7 +111,7 @@ def test_resolution_shows_fits_with_units(make_rows: MakeRows, task: str) -> Non
     assert [one.name for one in drawn] == [f"resolution_{task}"] + ["pulls_energy"] * (
         task == "energy"
     )
-    told = texts(drawn[0])
+    reported = texts(drawn[0])
     unit = {"energy": "MeV", "angle": "deg", "timing": "ps", "uvwFI": "cm"}[task]
     for part in (
         "Gaussian core",
@@ -119,12 +120,12 @@ def test_resolution_shows_fits_with_units(make_rows: MakeRows, task: str) -> Non
         f"[{unit}]",
         "mean residual",
     ):
-        assert part in told
+        assert part in reported
     if task == "energy":
-        assert r"\sqrt{(a/\sqrt{E})^2 + b^2 + (c/E)^2}" in told and "true w [cm]" in told
+        assert r"\sqrt{(a/\sqrt{E})^2 + b^2 + (c/E)^2}" in reported and "true w [cm]" in reported
     if task == "angle":
         rendered(drawn[0])
-        assert "opening angle [deg]" in told
+        assert "opening angle [deg]" in reported
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -153,8 +154,8 @@ def test_fillings_and_their_baselines(npho_S: Any) -> None:
     found = score(
         truth, {"model": truth + 1, "neighbours": truth * 1.2}, face, np.arange(600) // 20
     )
-    told = texts(rendered(baselines(found)))
-    assert "model" in told and "neighbours" in told and "[photons]" in told
+    reported = texts(rendered(baselines(found)))
+    assert "model" in reported and "neighbours" in reported and "[photons]" in reported
 
 
 def test_pictures_of_the_detector(npho_S: Any) -> None:
@@ -192,6 +193,6 @@ def test_learning_curves_are_read_from_the_record(tmp_path: Path) -> None:
         file.write('5\n{"kind": "validation", "step": 40, "da')
     (drawn,) = learning_curves(run.path)
     rendered(drawn)
-    told = texts(drawn)
+    reported = texts(drawn)
     assert "lowest validation loss was 0.1" in drawn.caption
-    assert "uvw_u_res_68pct" in told and "relative energy resolution" in told
+    assert "uvw_u_res_68pct" in reported and "relative energy resolution" in reported

@@ -45,8 +45,8 @@ def test_a_failing_picture_is_counted_with_its_traceback_and_stops_nothing(tmp_p
     assert len(written.failed) == 1 and "ZeroDivisionError: no events" in written.failed[0]
     names = [path.name for path in written.files if path.suffix == ".png"]
     assert names == ["before.png", "good.png"]
-    told = (tmp_path / "failed_pictures.txt").read_text()
-    assert "Traceback" in told and "in broken" in told
+    reported = (tmp_path / "failed_pictures.txt").read_text()
+    assert "Traceback" in reported and "in broken" in reported
 
 
 def test_the_list_names_the_latest_version_and_keeps_the_others(tmp_path: Path) -> None:

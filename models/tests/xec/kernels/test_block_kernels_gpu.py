@@ -47,8 +47,8 @@ def test_a_whole_autoencoder_is_the_plain_one_to_the_rounding_of_bf16(compiled, 
             out = call(x_BSC, hidden_BS)
         weights = list(model.encoder.backbone.parameters())
         found.append((out, torch.autograd.grad(out.float().square().mean(), weights)))
-    (plain, plain_grads), (mine, my_grads) = found
-    assert (mine - plain).norm() / plain.norm() < 0.03
+    (plain, plain_grads), (own, my_grads) = found
+    assert (own - plain).norm() / plain.norm() < 0.03
     names = [name for name, _ in model.encoder.backbone.named_parameters()]
     apart = {
         name: float((one - other).norm() / other.norm())

@@ -151,7 +151,7 @@ def test_the_operators_go_through_the_compiler_in_one_graph(plain_kernels):
     torch.testing.assert_close(found, expected)
 
 
-def test_without_a_gpu_blocks_stay_plain_and_the_reason_is_told():
+def test_without_a_gpu_blocks_stay_plain_and_the_reason_is_reported():
     tasks = TasksSettings(energy=TaskSettings(enabled=True))
     model = Regressor(RegressorSettings(encoder_dim=64), tasks)
     blocks = [one for one in model.modules() if isinstance(one, ConvNeXtBlock)]

@@ -13,7 +13,7 @@ def test_fusion_is_the_post_norm_encoder_of_torch():
     fusion = Fusion(32, 64, 2).eval()
     x = torch.randn(3, 6, 32)
     expected = x
-    for mine in fusion.layers:
+    for own in fusion.layers:
         layer = nn.TransformerEncoderLayer(32, 8, 64, activation="gelu", batch_first=True).eval()
         names = {
             "query_key_value.weight": "self_attn.in_proj_weight",
@@ -25,7 +25,7 @@ def test_fusion_is_the_post_norm_encoder_of_torch():
             "feedforward_norm": "norm2",
         }
         weights = {}
-        for name, value in mine.state_dict().items():
+        for name, value in own.state_dict().items():
             stem, _, leaf = name.rpartition(".")
             weights[names.get(name) or f"{names[stem]}.{leaf}"] = value
         layer.load_state_dict(weights)

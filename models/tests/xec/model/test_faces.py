@@ -111,9 +111,9 @@ def test_back_to_sensors_photons_are_summed_and_times_averaged(pool):
     found = cut.outer_sensors(cells, ("npho", "time"))
     ids = torch.as_tensor(layout.outer_fine())
     for place, sensor in enumerate(layout.sensors_of("outer").tolist()):
-        mine = fine[:, :, ids == sensor]
-        torch.testing.assert_close(found[:, place, 0], mine[:, 0].sum(-1))
-        torch.testing.assert_close(found[:, place, 1], mine[:, 1].mean(-1))
+        own_part = fine[:, :, ids == sensor]
+        torch.testing.assert_close(found[:, place, 0], own_part[:, 0].sum(-1))
+        torch.testing.assert_close(found[:, place, 1], own_part[:, 1].mean(-1))
     torch.testing.assert_close(cut.outer_sensors(cells[..., 1:], ("time",)), found[..., 1:])
 
 

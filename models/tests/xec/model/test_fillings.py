@@ -93,8 +93,10 @@ def test_the_solid_angle_mean_by_hand(light: Tensor, shared_solid_angle: SolidAn
         near &= (face == face[sensor]) & (np.arange(layout.SENSORS) != sensor)
         used = usable & torch.tensor(near)
         for event in range(2):
-            mine = used[event]
-            expected = omega[event, sensor] * light[event, mine].sum() / omega[event, mine].sum()
+            own_part = used[event]
+            expected = (
+                omega[event, sensor] * light[event, own_part].sum() / omega[event, own_part].sum()
+            )
             assert float(filled[event, sensor]) == pytest.approx(float(expected), rel=1e-3)
 
 

@@ -118,8 +118,8 @@ def test_cells_are_pooled_for_the_sensor_that_covers_them(pool):
     if pool is None:
         ids = torch.as_tensor(outer_fine())
         for place, sensor in enumerate(sensors_of("outer").tolist()):
-            mine = image[0][ids == sensor]
-            expected = pooling.score(mine).softmax(0).T @ mine
+            own_part = image[0][ids == sensor]
+            expected = pooling.score(own_part).softmax(0).T @ own_part
             torch.testing.assert_close(found[0, place : place + 1], expected)
 
 

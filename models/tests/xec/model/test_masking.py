@@ -115,11 +115,11 @@ def test_ratios_per_face_hide_on_these_faces_alone(hide, make_events):
     hidden_BS, maskable_BS = hide(inputs, ratios, keys(), channels=NPHO)
     code_S = torch.as_tensor(face_of_sensor().copy())
     for code, face in enumerate(FACES):
-        mine = code_S == code
+        own = code_S == code
         expected = [
-            math.floor(ratios.get(face, 0.0) * one) for one in maskable_BS[:, mine].sum(1).tolist()
+            math.floor(ratios.get(face, 0.0) * one) for one in maskable_BS[:, own].sum(1).tolist()
         ]
-        assert hidden_BS[:, mine].sum(1).tolist() == expected
+        assert hidden_BS[:, own].sum(1).tolist() == expected
     assert hidden_BS[:, 4742:].any()  # the dense sensors of the outer face
 
 

@@ -19,10 +19,10 @@ from torch import nn
 from ...records.memory import BatchSplit, CodeLine
 from . import structure
 from .boundary import MOST, SplitCall
-from .call import Call, CannotSplit, ChangesArguments, Run, inside
+from .call import CallArguments, CannotSplit, ChangesArguments, Run, inside
 from .memory import free_graph, ran_out, release
 from .pieces import Compute, Made, Piece, Pieces, count, set_aside, why_not_exact
-from .plan import Plan, measured
+from .plan import SplitPlan, measured
 
 __all__ = [
     "ARMED",
@@ -115,7 +115,7 @@ class SplitBatch:
         # Numbers of the first argument that fit at once; with gradients and without.
         self._fits: dict[bool, int] = {}
         self._plans: weakref.WeakKeyDictionary[
-            nn.Module, dict[Any, Plan | tuple[type[CannotSplit], str]]
+            nn.Module, dict[Any, SplitPlan | tuple[type[CannotSplit], str]]
         ] = weakref.WeakKeyDictionary()
         self._trouble: Split | None = None
         self._began = 0.0
@@ -157,7 +157,7 @@ class SplitBatch:
             # Nothing ran out so far; a call may change what it is given (a cache of states).
             return self._evaluated(module, run, args, kwargs)
         try:
-            call = Call(module, run, args, kwargs)
+            call = CallArguments(module, run, args, kwargs)
             if self._trouble is not None:
                 release(call.device)
             plan = self._plan(call)
@@ -197,7 +197,9 @@ class SplitBatch:
             self.arm("evaluation", str(failed))
         return self(module, run, args, kwargs)
 
-    def _tried(self, call: Call, plan: Plan, parts: int, gradients: bool) -> str | None:
+    def _tried(
+        self, call: CallArguments, plan: SplitPlan, parts: int, gradients: bool
+    ) -> str | None:
         """Make a call in so many parts; the error where memory runs out, else None."""
         try:
             self._settle(call, plan, parts, gradients)
@@ -219,7 +221,7 @@ class SplitBatch:
                 raise CannotSplit(why) from None
             return str(failed)
 
-    def _made(self, call: Call, plan: Plan, parts: int, gradients: bool) -> Any:
+    def _made(self, call: CallArguments, plan: SplitPlan, parts: int, gradients: bool) -> Any:
         if parts == 1 and not gradients:
             return call.run(call.arguments)
 
@@ -228,14 +230,14 @@ class SplitBatch:
 
         return SplitCall(call, plan, parts, shrunk).result()
 
-    def _parts(self, call: Call, gradients: bool) -> int:
+    def _parts(self, call: CallArguments, gradients: bool) -> int:
         fits = self._fits.get(gradients)
         parts = -(-call.numbers // fits) if fits else 1
         if self._trouble is not None and (self._trouble.phase != "evaluation") == gradients:
             parts = max(parts, 2)
         return max(1, min(parts, MOST, call.samples))
 
-    def _settle(self, call: Call, plan: Plan, parts: int, gradients: bool) -> None:
+    def _settle(self, call: CallArguments, plan: SplitPlan, parts: int, gradients: bool) -> None:
         """Remember a size that is about to be tried, and what is told if it fits."""
         if parts > 1:
             self._remember(call, -(-call.samples // parts), gradients)
@@ -250,23 +252,27 @@ class SplitBatch:
             trouble.seconds += self.news.pop().seconds
         self.news.append(trouble)
 
-    def _backward_shrunk(self, call: Call, plan: Plan, size: int) -> None:
+    def _backward_shrunk(self, call: CallArguments, plan: SplitPlan, size: int) -> None:
         self._remember(call, size, True)
         parts = -(-call.samples // size)
         why = list(plan.why)
         if plan.random:
             why.append("in one step backward drew other random numbers than forward")
-        told = Split(type(call.module).__name__, call.samples, "backward", parts, why)
+        reported = Split(type(call.module).__name__, call.samples, "backward", parts, why)
         if self.news and self.news[-1].phase == "backward":
             former = self.news.pop()
-            told.seconds, told.error, told.place = former.seconds, former.error, former.place
-        self.news.append(told)
+            reported.seconds, reported.error, reported.place = (
+                former.seconds,
+                former.error,
+                former.place,
+            )
+        self.news.append(reported)
 
-    def _remember(self, call: Call, size: int, gradients: bool) -> None:
+    def _remember(self, call: CallArguments, size: int, gradients: bool) -> None:
         numbers = size * (call.numbers // max(1, call.samples))
         self._fits[gradients] = max(1, min(numbers, self._fits.get(gradients, numbers)))
 
-    def _plan(self, call: Call) -> Plan:
+    def _plan(self, call: CallArguments) -> SplitPlan:
         known = self._plans.setdefault(call.module, {})
         signature = call.signature
         if signature not in known:

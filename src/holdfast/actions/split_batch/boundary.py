@@ -20,9 +20,9 @@ from torch.autograd.function import once_differentiable
 
 from ...probes.ranks import ranks
 from . import structure
-from .call import Call, random_state, rng_of, version
+from .call import CallArguments, random_state, rng_of, version
 from .memory import ran_out, release
-from .plan import Plan, Rule
+from .plan import JoinRule, SplitPlan
 
 Bounds = list[tuple[int, int]]
 
@@ -52,7 +52,11 @@ class SplitCall:
     """
 
     def __init__(
-        self, call: Call, plan: Plan, parts: int, shrunk: Callable[[int], None] = lambda size: None
+        self,
+        call: CallArguments,
+        plan: SplitPlan,
+        parts: int,
+        shrunk: Callable[[int], None] = lambda size: None,
     ) -> None:
         self.call, self.plan = call, plan
         self.bounds = even(call.samples, parts)
@@ -115,7 +119,7 @@ class SplitCall:
         self._graph = outputs, made
         return [t.detach() for t in outputs]
 
-    def _room(self, part: Tensor, rule: Rule) -> Tensor:
+    def _room(self, part: Tensor, rule: JoinRule) -> Tensor:
         """Where the parts of one tensor go."""
         if rule.kind != "cat":
             return torch.zeros_like(part)
@@ -124,10 +128,10 @@ class SplitCall:
         return part.new_empty(shape)
 
     @staticmethod
-    def _slice(tensor: Tensor, rule: Rule, begin: int, end: int) -> Tensor:
+    def _slice(tensor: Tensor, rule: JoinRule, begin: int, end: int) -> Tensor:
         return tensor.narrow(rule.dim, rule.per * begin, rule.per * (end - begin))
 
-    def _weight(self, rule: Rule, begin: int, end: int) -> float:
+    def _weight(self, rule: JoinRule, begin: int, end: int) -> float:
         return (end - begin) / self.call.samples if rule.kind == "mean" else 1.0
 
     # ------------------------------------------------------------------ backward

@@ -39,7 +39,7 @@ class ChangesArguments(CannotSplit):
     """The call writes into its arguments, so that they are not what they were after a first try."""
 
 
-class Call:
+class CallArguments:
     """The arguments of a call.
 
     The samples are the first dimension of the first tensor. Tensors and plain lists of that length

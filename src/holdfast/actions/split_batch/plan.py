@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from . import structure
-from .call import Call, CannotSplit, ChangesArguments, random_state, rng_of, version
+from .call import CallArguments, CannotSplit, ChangesArguments, random_state, rng_of, version
 
 # Samples that are run together; in parts they are two and three.
 _TRIED = 5
@@ -31,7 +31,7 @@ _NEARLY = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class JoinRule:
     """How one tensor of the result is put together."""
 
     kind: Literal["cat", "mean", "sum"]
@@ -42,10 +42,10 @@ class Rule:
 
 
 @dataclass(slots=True)
-class Plan:
+class SplitPlan:
     """What was measured of a call."""
 
-    rules: list[Rule] = field(default_factory=list[Rule])
+    rules: list[JoinRule] = field(default_factory=list[JoinRule])
     others: list[Tensor] = field(default_factory=list[Tensor])
     """Tensors with gradients that are used and are no parameters of the module."""
     moving: list[tuple[Callable[[], nn.Module | None], str]] = field(
@@ -69,12 +69,12 @@ class Plan:
             yield
 
 
-def measured(call: Call) -> Plan:
+def measured(call: CallArguments) -> SplitPlan:
     """Run a few samples of the batch, together and in parts."""
     count = min(_TRIED, call.samples)
     if count < 2:
         raise CannotSplit("the batch has a single sample")
-    module, plan = call.module, Plan()
+    module, plan = call.module, SplitPlan()
     training = [m for m in module.modules() if m.training]
     places = [(m, key) for m in module.modules() for key, b in m._buffers.items() if b is not None]
     before = [m._buffers[key].detach().clone() for m, key in places]  # type: ignore[union-attr]
@@ -109,7 +109,7 @@ def measured(call: Call) -> Plan:
     return plan
 
 
-def _runs(call: Call, count: int) -> tuple[tuple[Any, Any, Any], list[Tensor]]:
+def _runs(call: CallArguments, count: int) -> tuple[tuple[Any, Any, Any], list[Tensor]]:
     """The results of some samples, of the first two of them, and of the rest; their arguments."""
     cut = count // 2
     results: list[Any] = []
@@ -127,10 +127,10 @@ def _runs(call: Call, count: int) -> tuple[tuple[Any, Any, Any], list[Tensor]]:
     return (results[0], results[1], results[2]), given
 
 
-def _rule(whole: Tensor, first: Tensor, last: Tensor, count: int) -> Rule:
+def _rule(whole: Tensor, first: Tensor, last: Tensor, count: int) -> JoinRule:
     grad, cut = whole.requires_grad, count // 2
     if whole.shape == first.shape == last.shape:
-        return Rule("mean", grad)
+        return JoinRule("mean", grad)
     if whole.ndim == first.ndim == last.ndim:
         dims = [d for d in range(whole.ndim) if whole.shape[d] != first.shape[d]]
         if len(dims) == 1:
@@ -138,7 +138,7 @@ def _rule(whole: Tensor, first: Tensor, last: Tensor, count: int) -> Rule:
             sizes = whole.shape[d], first.shape[d], last.shape[d]
             same = all(last.shape[i] == whole.shape[i] for i in range(whole.ndim) if i != d)
             if per and same and sizes == (per * count, per * cut, per * (count - cut)):
-                return Rule("cat", grad, d, per)
+                return JoinRule("cat", grad, d, per)
     raise CannotSplit(
         f"a result of the shape {tuple(whole.shape)} for {count} samples has the shape "
         f"{tuple(first.shape)} for {cut}"
@@ -146,7 +146,7 @@ def _rule(whole: Tensor, first: Tensor, last: Tensor, count: int) -> Rule:
 
 
 def _verify(
-    plan: Plan, whole: Any, first: Any, last: Any, count: int, *, whole_tensors: int
+    plan: SplitPlan, whole: Any, first: Any, last: Any, count: int, *, whole_tensors: int
 ) -> None:
     """Compare the parts with the whole; decides between mean and sum."""
     together, one, two = (list(structure.tensors(r)) for r in (whole, first, last))
@@ -173,7 +173,7 @@ def _verify(
             continue
         mean, total = _distance(b * share + c * (1 - share), a), _distance(b + c, a)
         if total < mean and total <= close:
-            plan.rules[i] = Rule("sum", rule.grad)
+            plan.rules[i] = JoinRule("sum", rule.grad)
         elif mean > _NEARLY:
             raise CannotSplit("a number in the result is neither a mean nor a sum over samples")
         elif mean > close:
@@ -191,7 +191,7 @@ def _distance(parts: Tensor, whole: Tensor) -> float:
     return float((parts - whole).abs().max()) / size if size else float((parts != 0).any())
 
 
-def _outside(call: Call, result: Any, since: int, given: set[int]) -> list[Tensor]:
+def _outside(call: CallArguments, result: Any, since: int, given: set[int]) -> list[Tensor]:
     """Tensors with gradients that the result was made of beside parameters and arguments.
 
     Args:

@@ -69,18 +69,18 @@ class Ranks:
         self._saves[step] += 1
         return Save(self, step, self._saves[step])
 
-    def due(self, step: int, mine: str) -> str:
-        """Why all ranks save after this step; ``mine`` is why this one would, by its own clock.
+    def due(self, step: int, own: str) -> str:
+        """Why all ranks save after this step; ``own`` is why this one would, by its own clock.
 
         Clocks differ: rank 0 names a step ahead, and the others look now and then for one.
         """
         if self.world == 1:
-            return mine
+            return own
         if self.rank == 0:
             named, why = self._named
-            if mine and step > named:
-                self._named = (step // _LOOK + _AHEAD) * _LOOK, mine
-                self.store.set(self._due_key(self._named[0]), mine)
+            if own and step > named:
+                self._named = (step // _LOOK + _AHEAD) * _LOOK, own
+                self.store.set(self._due_key(self._named[0]), own)
             return why if step == named else ""
         if step % _LOOK or not self.store.check([self._due_key(step)]):
             return ""
@@ -93,15 +93,15 @@ class Ranks:
     def token(self) -> str:
         """One word for this life of the run, the same on all ranks: an older save is not ours."""
         if not self._token:
-            mine = uuid.uuid4().hex[:12]
+            own = uuid.uuid4().hex[:12]
             if self.world > 1 and self.store is None:
                 raise CheckpointError(
                     f"{self.world} ranks cannot save together without the store of their process "
                     "group; call torch.distributed.init_process_group first"
                 )
             if self.store is not None:
-                mine = self.store.compare_set(f"{_PREFIX}/token", "", mine).decode()
-            self._token = mine
+                own = self.store.compare_set(f"{_PREFIX}/token", "", own).decode()
+            self._token = own
         return self._token
 
 

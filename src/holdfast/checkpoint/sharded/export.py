@@ -39,7 +39,7 @@ def export_tensors(source: Path, target: Path, *, part: str = "") -> int:
         raise CheckpointError(f"{source} has no tensors below {part}; it has {some}")
     # Wider elements first: every tensor begins at a multiple of its element's size.
     names.sort(key=lambda name: -true_dtype(shapes[name][0], name).itemsize)
-    pieces: list[layout.Piece] = []
+    pieces: list[layout.StoredTensor] = []
     for name in names:
         dtype, shape = shapes[name]
         if dtype not in layout.CODES:
@@ -48,7 +48,9 @@ def export_tensors(source: Path, target: Path, *, part: str = "") -> int:
                 "export to a name that ends in .pt"
             )
         size = torch.Size(shape).numel() * true_dtype(dtype, name).itemsize
-        pieces.append(layout.Piece(name.removeprefix(part), layout.CODES[dtype], shape, size))
+        pieces.append(
+            layout.StoredTensor(name.removeprefix(part), layout.CODES[dtype], shape, size)
+        )
     try:
         with temporary.open("wb", buffering=0) as file:
             put(file, layout.header(pieces, {"format": "pt"}))

@@ -15,7 +15,7 @@ from ..file import load
 from ..record import data_path, read_record, record_path
 from ..tree import flatten, paths, unflatten
 from .loading import load_folder
-from .places import Place, place_of, sharded_like
+from .places import PartPlace, place_of, sharded_like
 
 
 def load_for(live: Mapping[str, Any], path: Path, *, rank: int = 0) -> tuple[Any, dict[str, Any]]:
@@ -32,9 +32,9 @@ def load_for(live: Mapping[str, Any], path: Path, *, rank: int = 0) -> tuple[Any
     """
     like = sharded_like(live)
 
-    def place(name: str, shape: Sequence[int]) -> Place:
+    def place(name: str, shape: Sequence[int]) -> PartPlace:
         one = _nearest(like, name, shape)
-        return (None if one is None else place_of(one, name)) or Place.whole(shape)
+        return (None if one is None else place_of(one, name)) or PartPlace.whole(shape)
 
     fields = read_record(path)
     if "files" in fields:
@@ -63,7 +63,7 @@ def _nearest(like: Mapping[str, DTensor], name: str, shape: Sequence[int]) -> DT
     return found if found is not None and tuple(found.shape) == tuple(shape) else None
 
 
-def _cut(tensor: Tensor, place: Place) -> Tensor:
+def _cut(tensor: Tensor, place: PartPlace) -> Tensor:
     """The part of a whole tensor at that place."""
     if place.size == tuple(tensor.shape):
         return tensor

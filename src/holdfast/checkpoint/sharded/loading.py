@@ -17,10 +17,10 @@ from .. import rng
 from ..record import damaged
 from ..stream import true_dtype
 from ..tree import paths, unflatten
-from .places import Place
+from .places import PartPlace
 from .storage import FolderReader, LocalPart, PartLoadPlanner
 
-Placing = Callable[[str, Sequence[int]], Place]
+Placing = Callable[[str, Sequence[int]], PartPlace]
 
 
 def load_folder(
@@ -49,7 +49,7 @@ def load_folder(
     parts: dict[str, LocalPart] = {}
     for name in (one for one in names if one in fields["chunks"]):
         dtype, shape = fields["tensors"][name]
-        found = Place.whole(shape) if place is None else place(name, shape)
+        found = PartPlace.whole(shape) if place is None else place(name, shape)
         saved_bytes = sum(end - begin for *_, begin, end, _ in fields["chunks"][name])
         if math.prod(found.size) * true_dtype(dtype, name).itemsize > saved_bytes:
             raise damaged(path, f"{name} of shape {list(shape)} has {saved_bytes:,} bytes")

@@ -26,7 +26,7 @@ SMALL = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartPlace:
     """Where the local part lies: its offset and size in a tensor of that global shape.
 
     ``replica`` of ``replicas`` ranks hold the same part (HSDP); one of them writes it.
@@ -43,19 +43,19 @@ class Place:
         return zlib.crc32(name.encode()) % self.replicas == self.replica
 
     @classmethod
-    def whole(cls, shape: Sequence[int], rank: int = 0, world: int = 1) -> Place:
+    def whole(cls, shape: Sequence[int], rank: int = 0, world: int = 1) -> PartPlace:
         """Of a tensor that each of ``world`` ranks has all of."""
         return cls(tuple(shape), (0,) * len(shape), tuple(shape), rank, world)
 
 
-def place_of(tensor: Tensor, name: str = "a tensor") -> Place | None:
+def place_of(tensor: Tensor, name: str = "a tensor") -> PartPlace | None:
     """The place of the local part of a ``DTensor``, None for any other tensor."""
     if not isinstance(tensor, DTensor):
         return None
     mesh, placements = tensor.device_mesh, tensor.placements
     shape, at = tuple(tensor.shape), mesh.get_coordinate()
     if at is None:
-        return Place(shape, (0,) * len(shape), (0,) * len(shape))
+        return PartPlace(shape, (0,) * len(shape), (0,) * len(shape))
     if any(not isinstance(one, Shard | Replicate) and _partial(one) for one in placements):
         raise CheckpointError(
             f"{name} is a sum that is not made yet ({placements}); save it once it is reduced"
@@ -72,7 +72,7 @@ def place_of(tensor: Tensor, name: str = "a tensor") -> Place | None:
     replica = 0
     for dimension in same:
         replica = replica * mesh.size(dimension) + at[dimension]
-    return Place(
+    return PartPlace(
         shape,
         tuple(chunk.offsets),
         tuple(chunk.sizes),
@@ -85,13 +85,13 @@ def _partial(placement: Any) -> bool:
     return bool(placement.is_partial())
 
 
-def places_in(tree: Any) -> dict[str, Place]:
+def places_in(tree: Any) -> dict[str, PartPlace]:
     """The places of the sharded tensors of a live state, by name."""
     skeleton, tensors = flatten(tree)
     return named_places(paths(skeleton), tensors)
 
 
-def named_places(names: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, Place]:
+def named_places(names: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, PartPlace]:
     """The places of those that are sharded."""
     found = ((name, place_of(one, name)) for name, one in zip(names, tensors, strict=True))
     return {name: place for name, place in found if place is not None}
@@ -106,14 +106,14 @@ def trained(tree: Any) -> set[str]:
 
 def common_place(
     name: str, tensor: Tensor, rank: int, world: int, parameters: set[str]
-) -> Place | None:
+) -> PartPlace | None:
     """The place of a plain tensor that all ranks have alike; None for a rank's own."""
     part = name.partition(".")[0]
     if part not in REPLICATED:
         return None
     if part == "models" and name not in parameters and tensor.nbytes <= SMALL:
         return None
-    return Place.whole(tensor.shape, rank, world)
+    return PartPlace.whole(tensor.shape, rank, world)
 
 
 def sharded_like(tree: Mapping[str, Any]) -> dict[str, DTensor]:

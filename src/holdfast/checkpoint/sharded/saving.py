@@ -27,11 +27,11 @@ from torch import Tensor
 from ...errors import CheckpointError
 from ...run.durable import replace_file
 from ...shards import local
-from ..record import FORMAT, Written, encode_record, folder_name
+from ..record import FORMAT, WrittenCheckpoint, encode_record, folder_name
 from ..tree import flatten, paths
 from .agreement import PATIENCE, Ranks, Save
 from .index import make_index, part_name, publish, settle
-from .places import Place, common_place, named_places, trained
+from .places import PartPlace, common_place, named_places, trained
 from .storage import FolderWriter, LocalPart, PartSavePlanner
 
 INDEX_RANK = 0
@@ -51,7 +51,7 @@ class Share:
 
     skeleton: Any
     tensors: Sequence[Tensor]
-    places: Mapping[str, Place]
+    places: Mapping[str, PartPlace]
     rank: int = 0
 
     def named(self) -> dict[str, Tensor]:
@@ -59,7 +59,7 @@ class Share:
         return dict(zip(paths(self.skeleton), self.tensors, strict=True))
 
 
-def share_of(tree: Any, ranks: Ranks, places: Mapping[str, Place] | None = None) -> Share:
+def share_of(tree: Any, ranks: Ranks, places: Mapping[str, PartPlace] | None = None) -> Share:
     """Look at a state: what is sharded, what all ranks have alike, what is this rank's own.
 
     Args:
@@ -91,10 +91,10 @@ def save(
     world: int = 1,
     store: Any = None,
     folder: str | os.PathLike[str],
-    places: Mapping[str, Place] | None = None,
+    places: Mapping[str, PartPlace] | None = None,
     meta: Mapping[str, Any] | None = None,
     patience: float = PATIENCE,
-) -> Written:
+) -> WrittenCheckpoint:
     """Save a state together with the other ranks, without a collective; waits for the disk.
 
     ``folder`` is the one that holds the checkpoints, the same on every rank. For several saves
@@ -112,7 +112,7 @@ def save_share(
     folder: Path,
     meta: Mapping[str, Any],
     patience: float = PATIENCE,
-) -> Written:
+) -> WrittenCheckpoint:
     """Write this rank's share; on rank 0 wait for the others and write the index.
 
     A failure is a ``CheckpointError``, and the other ranks are told.
@@ -151,7 +151,7 @@ def save_share(
             f"cannot write {path.name} on rank {rank}: {cause}, in {folder}; free some space or "
             "choose another folder with --set checkpoint.dir=DIR"
         ) from error
-    return Written(path, int(fields["bytes"]), time.perf_counter() - began, fields)
+    return WrittenCheckpoint(path, int(fields["bytes"]), time.perf_counter() - began, fields)
 
 
 def _write(share: Share, this: Save, temporary: Path, meta: Mapping[str, Any]) -> dict[str, Any]:

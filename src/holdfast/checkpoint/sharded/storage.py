@@ -50,7 +50,7 @@ from ..record import changed, damaged, read_record, unreadable
 from ..stream import KEY, put, tensor_bytes, tensor_from, true_dtype
 from ..tree import form
 from .index import data_name, make_index, publish
-from .places import Place
+from .places import PartPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class LocalPart:
     """A local tensor and its place, as the planners take it: what a copied ``DTensor`` becomes."""
 
     tensor: Tensor
-    place: Place
+    place: PartPlace
 
     def size(self) -> torch.Size:
         """The global shape."""
@@ -228,14 +228,16 @@ def _write(
     """Write tensors into an empty file: its head, and where each stands, with checksums."""
     # Wider elements first: every tensor begins at a multiple of its element's size.
     ordered = sorted(named, key=lambda one: -one[1].element_size())
-    pieces: list[layout.Piece] = []
+    pieces: list[layout.StoredTensor] = []
     raw: dict[str, Any] = {}
     for name, tensor in ordered:
         dtype, shape = form(tensor)
         if dtype not in layout.CODES:
             raw[name] = [dtype, list(shape), False]
             shape = (tensor.nbytes,)
-        pieces.append(layout.Piece(name, layout.CODES.get(dtype, layout.RAW), shape, tensor.nbytes))
+        pieces.append(
+            layout.StoredTensor(name, layout.CODES.get(dtype, layout.RAW), shape, tensor.nbytes)
+        )
     text = json.dumps({"skeleton": structure, "raw": raw}, separators=(",", ":"))
     head = layout.header(pieces, {"format": "pt", KEY: text})
     hashing = hashlib.sha256()

@@ -7,22 +7,23 @@
 from __future__ import annotations
 
 from ...records.crash import RaisedException
-from .facts import Cause, Crash, clip
+from .facts import Crash, CrashCause, clip
 from .line_fixes import line_fix
 from .table import RULES
 
 
-def explain(recorded: RaisedException) -> Cause:
+def explain(recorded: RaisedException) -> CrashCause:
     """The cause and the fix of a recorded exception; a general one where no rule knows it."""
     crash = Crash(data=recorded)
     if (found := _known(crash)) is not None:
         return found
     values = [f"{v.name} {v.size if v.shape is not None else v.text}" for v in crash.operands[:4]]
-    told = f" ({', '.join(values)})" if values else ""
+    reported = f" ({', '.join(values)})" if values else ""
     where = f" at {crash.place.where}" if crash.place.line else ""
-    return Cause(
+    return CrashCause(
         headline="",
-        advice=f"look at the values of the line{where}{told}; the report has the variables of the "
+        advice=f"look at the values of the line{where}{reported}; the report has the variables of "
+        "the "
         "function and the whole traceback",
     )
 
@@ -42,8 +43,8 @@ def root(recorded: RaisedException) -> RaisedException:
     return recorded if outer else inner
 
 
-def _known(crash: Crash) -> Cause | None:
+def _known(crash: Crash) -> CrashCause | None:
     return next((found for rule in RULES if (found := rule(crash)) is not None), None)
 
 
-__all__ = ["RULES", "Cause", "Crash", "clip", "explain", "line_fix", "root"]
+__all__ = ["RULES", "Crash", "CrashCause", "clip", "explain", "line_fix", "root"]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from .._memory import amount
-from .facts import Cause, Crash, base_name
+from .facts import Crash, CrashCause, base_name
 
 # Less free shared memory than this, or than a twentieth of it, was too little. What the dead worker
 # held is free again, so that a container with its 64 MiB has mostly more than nothing left.
 _FULL = 64 << 20
 
 
-def bus_error(crash: Crash, who: str) -> Cause:
+def bus_error(crash: Crash, who: str) -> CrashCause:
     """A worker that read or wrote a page of memory with nothing behind it."""
     shared, needed = crash.data.shared_memory, crash.data.shared_memory_needed
     size, free = (shared.bytes, shared.free) if shared is not None else (None, None)
@@ -24,7 +24,7 @@ def bus_error(crash: Crash, who: str) -> Cause:
         first = crash.data.shorter_files[0]
         name = base_name(first.file)
         hint = f"; shared memory is no matter, {room} are free" if room and not full else ""
-        return Cause(
+        return CrashCause(
             headline=f"{who} died of a bus error (SIGBUS): {name} became shorter than its memory "
             "map",
             advice=f"it has {amount(first.bytes)}, {amount(first.mapped)} are mapped, and what is "
@@ -33,18 +33,18 @@ def bus_error(crash: Crash, who: str) -> Cause:
         )
     if full:
         asked = f", the batches on their way need {amount(needed)}" if needed else ""
-        return Cause(
+        return CrashCause(
             headline=f"{who} died of too little shared memory (SIGBUS)",
             advice=f"{room} are free afterwards{asked}: {more}",
         )
     if room and needed:
-        return Cause(
+        return CrashCause(
             headline=f"{who} died of a bus error (SIGBUS), not for lack of shared memory",
             advice="a file that a memory map reads became shorter, or its disk failed: look at "
             "what else writes the files of the dataset (np.memmap, torch.from_file); torch's hint "
             f"about shared memory does not fit, {room} are free",
         )
-    return Cause(
+    return CrashCause(
         headline=f"{who} died of a bus error (SIGBUS)",
         advice=f"either shared memory ran out{f' ({room} are free afterwards)' if room else ''}: "
         f"{more}; or a file that a memory map reads became shorter, or its disk failed",

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from ..peers import many_ranks
-from .facts import Cause, Crash
+from .facts import Crash, CrashCause
 
 _LOST = ("BrokenPipeError", "ConnectionResetError", "ConnectionAbortedError", "RemoteDisconnected")
 
 
-def reader(crash: Crash) -> Cause | None:
+def reader(crash: Crash) -> CrashCause | None:
     """Nobody reads the output any more, as after ``| head``."""
     gone = crash.data.output_gone
     if crash.type != "BrokenPipeError" or not gone:
         return None
-    return Cause(
+    return CrashCause(
         headline=f"the reader of the output went away ({gone})",
         advice=f"what read {gone} ended before the script did (head, a pager that was closed, a "
         "lost terminal): nothing is wrong with the training; write the output to a file, "
@@ -21,29 +21,30 @@ def reader(crash: Crash) -> Cause | None:
     )
 
 
-def lost(crash: Crash) -> Cause | None:
+def lost(crash: Crash) -> CrashCause | None:
     """A connection of this process that the other side closed."""
     if crash.type not in _LOST:
         return None
-    return Cause(
+    return CrashCause(
         headline="a connection was lost",
         advice="the other side closed it (a server, a database, a tracker, a process of the "
-        f"script's own); why is not known here: look there, and connect again{crash.place.told()}",
+        f"script's own); why is not known here: look there, and connect "
+        f"again{crash.place.reported()}",
     )
 
 
-def refused(crash: Crash) -> Cause | None:
+def refused(crash: Crash) -> CrashCause | None:
     """Nobody listens where the script connects to."""
     if crash.type != "ConnectionRefusedError":
         return None
-    return Cause(
+    return CrashCause(
         headline="a connection was refused: nobody listens there",
         advice="start the server first, and check host and port"
         + (" (MASTER_ADDR and MASTER_PORT for ranks)" if many_ranks(crash.data) else ""),
     )
 
 
-def port(crash: Crash) -> Cause | None:
+def port(crash: Crash) -> CrashCause | None:
     """A port that another process has."""
     if not crash.find(r"EADDRINUSE|[Aa]ddress already in use"):
         return None
@@ -52,7 +53,7 @@ def port(crash: Crash) -> Cause | None:
         or "distributed/" in crash.library
         or crash.type == "DistNetworkError"
     )
-    return Cause(
+    return CrashCause(
         headline="the port is already used",
         advice="another run has it, perhaps a dead one: choose another MASTER_PORT (torchrun "
         "--rdzv-endpoint=localhost:0 finds a free one)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...records.crash import CodeLine
-from .facts import Cause, Crash, Line, Value, lines
+from .facts import Crash, CrashCause, CrashLine, LineValue, lines
 
 _WORDS = {
     "Double": "float64", "Float": "float32", "Half": "float16", "Long": "int64", "Int": "int32",
@@ -13,7 +13,7 @@ _WORDS = {
 }  # fmt: skip
 
 
-def devices(crash: Crash) -> Cause | None:
+def devices(crash: Crash) -> CrashCause | None:
     """Tensors of one operation on two devices."""
     found = (
         crash.find(r"same device, but found at least two devices, (\S+) and (\S+?)!")
@@ -25,18 +25,18 @@ def devices(crash: Crash) -> Cause | None:
     if found[1] == found[2]:
         return None  # the dtypes differ
     named = [v for v in (*crash.operands, *crash.inner) if v.device and v.device != "numpy"]
-    seen: dict[str, Value] = {}
+    seen: dict[str, LineValue] = {}
     for value in named:
         seen.setdefault(value.device, value)
-    told = " and ".join(f"{value.name} on {device}" for device, value in seen.items())
+    reported = " and ".join(f"{value.name} on {device}" for device, value in seen.items())
     if len(seen) < 2:
         one, other = (each.rstrip(".") or "cpu" for each in found.groups())
-        told = f"{one} and {other}"
-    headline = f"tensors on two devices: {told}"
+        reported = f"{one} and {other}"
+    headline = f"tensors on two devices: {reported}"
     for line in lines(crash.data.plain_attributes):
         device = next((v.device for v in named if v.name == line.name), "")
         if len(seen) > 1 and device in seen:
-            return Cause(headline=headline, advice=_buffer(line, device))
+            return CrashCause(headline=headline, advice=_buffer(line, device))
     empty = seen.get("meta")
     lagging = empty if empty and not empty.module else seen.get("cpu")
     move = f"{lagging.name}.to(device)" if lagging and not lagging.module else "x.to(device)"
@@ -44,27 +44,28 @@ def devices(crash: Crash) -> Cause | None:
         move = f"{lagging.name}.to(device) before the loop"
     if lagging and lagging.device == "meta":
         move = f"{lagging.name} has no data on meta: make it outside of torch.device('meta')"
-    origin = crash.origin(lagging.name).told() if lagging else ""
-    return Cause(
+    origin = crash.origin(lagging.name).reported() if lagging else ""
+    return CrashCause(
         headline=headline,
         advice=f"move what lags behind: {move}{origin}; new tensors take device=x.device, "
         "constants of a module belong into register_buffer, layers into a ModuleList",
     )
 
 
-def _buffer(line: Line[CodeLine], device: str) -> str:
+def _buffer(line: CrashLine[CodeLine], device: str) -> str:
     """A tensor that a module holds as a plain attribute, and how it would move with the module."""
     name = line.name.rpartition(".")[2]
     value = line.code.partition("=")[2].strip() if line.code.startswith(f"{line.name} =") else "…"
     after = " and fill it after to_empty, which leaves no data" if device == "meta" else ""
     return (
         f"{line.name} is a plain attribute, which .to(device) and to_empty do not move: register "
-        f"it, self.register_buffer({name!r}, {value}){after}{line.told() if value == '…' else ''}"
+        f"it, self.register_buffer({name!r}, {value}){after}"
+        f"{line.reported() if value == '…' else ''}"
         + (f", at {line.where}" if line.where and value != "…" else "")
     )
 
 
-def dtypes(crash: Crash) -> Cause | None:
+def dtypes(crash: Crash) -> CrashCause | None:
     """Tensors of one operation with two dtypes."""
     found = (
         crash.find(r"mat1 and mat2 must have the same dtype, but got (\w+) and (\w+)")
@@ -85,14 +86,14 @@ def dtypes(crash: Crash) -> Cause | None:
             else f"use {name}{cast} where it is made"
         )
         numpy = " (numpy makes float64)" if one == "float64" else ""
-        origin = crash.origin(name).told()
-        return Cause(
+        origin = crash.origin(name).reported()
+        return CrashCause(
             headline=f"{name} is {one}, the weights are {other}", advice=f"{why}{numpy}{origin}"
         )
     return None
 
 
-def class_numbers(crash: Crash) -> Cause | None:
+def class_numbers(crash: Crash) -> CrashCause | None:
     """Labels or indices that are no whole numbers of 64 bits."""
     found = (
         crash.find(r"expected target dtype to be Long or Byte, but got (\w+)")
@@ -103,7 +104,7 @@ def class_numbers(crash: Crash) -> Cause | None:
     )  # fmt: skip
     if found:
         got = _WORDS.get(found[1], found[1])
-        return Cause(
+        return CrashCause(
             headline=f"class numbers or indices are {got}, expected int64",
             advice="use target.long() for labels and tokens.long() for indices, best where the "
             "dataset makes them; class probabilities need the shape of the prediction",
@@ -111,11 +112,11 @@ def class_numbers(crash: Crash) -> Cause | None:
     return None
 
 
-def not_implemented(crash: Crash) -> Cause | None:
+def not_implemented(crash: Crash) -> CrashCause | None:
     """An operation that does not exist for a dtype."""
     found = crash.find(r'"(\w+)" not implemented for \'(\w+)\'')
     if found:
-        return Cause(
+        return CrashCause(
             headline=f"{found[1]} does not exist for {_WORDS.get(found[2], found[2])} here",
             advice="convert the input, mostly x.float() (or .long() for indices); half precision "
             "on a CPU is incomplete, use bfloat16 or float32 there",
@@ -123,12 +124,12 @@ def not_implemented(crash: Crash) -> Cause | None:
     return None
 
 
-def to_numpy(crash: Crash) -> Cause | None:
+def to_numpy(crash: Crash) -> CrashCause | None:
     """A tensor as an array that cannot be one."""
     found = crash.find(r"unsupported ScalarType (BFloat16|Float8\w*|ComplexHalf)")
     if found:
         dtype = _WORDS.get(found[1], found[1])
-        return Cause(
+        return CrashCause(
             headline=f"numpy has no {dtype}",
             advice="put .float() before .numpy(), as in x.detach().float().cpu().numpy()"
             + ("; under torch.autocast results are bfloat16" if dtype == "bfloat16" else ""),
@@ -136,16 +137,16 @@ def to_numpy(crash: Crash) -> Cause | None:
     if not crash.find(r"can't convert \S+ device type tensor to numpy"):
         return None
     name = next((t.name for t in crash.operands if t.shape is not None), "x")
-    return Cause(
+    return CrashCause(
         headline=f"numpy of {name}, which is on a device",
         advice=f"use {name}.detach().cpu().numpy(); for a number for the log {name}.item()",
     )
 
 
-def of_cuda(crash: Crash) -> Cause | None:
+def of_cuda(crash: Crash) -> CrashCause | None:
     """Errors that a GPU reports after the fact."""
     if crash.find(r"illegal memory access|misaligned address|CUBLAS_STATUS_(?!ALLOC)|CUDNN_STATUS"):
-        return Cause(
+        return CrashCause(
             headline=crash.message.split("\n")[0][:90],
             advice="run once with CUDA_LAUNCH_BLOCKING=1 to get the line; wrong shapes or indices, "
             "a full GPU and mixed CUDA libraries are usual, one step on the CPU tells the first",

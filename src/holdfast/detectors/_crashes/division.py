@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...records.crash import DivisorPart
-from .facts import Cause, Crash
+from .facts import Crash, CrashCause
 
 _INTERVAL = (
     "the interval of a loop that does something every so many steps is 0 where there are fewer "
@@ -11,7 +11,7 @@ _INTERVAL = (
 )
 
 
-def divided(crash: Crash) -> Cause:
+def divided(crash: Crash) -> CrashCause:
     """The cause and what to do; a mean over nothing is never given a value."""
     divisor = crash.data.divisor
     code, parts = (divisor.code, divisor.parts) if divisor is not None else ("", ())
@@ -19,21 +19,21 @@ def divided(crash: Crash) -> Cause:
     headline = f"{code} is 0" if code else "the divisor is 0"
     if empty is not None and empty.type == "DataLoader":
         why, advice = _no_batch(empty)
-        return Cause(headline=f"{headline}: {why}", advice=advice)
+        return CrashCause(headline=f"{headline}: {why}", advice=advice)
     if empty is not None:
-        return Cause(
+        return CrashCause(
             headline=f"{headline}: the {empty.type} is empty",
-            advice=f"nothing was put into {empty.name}{crash.origin(empty.name).told()}, or a "
+            advice=f"nothing was put into {empty.name}{crash.origin(empty.name).reported()}, or a "
             "filter keeps nothing: a mean of nothing has no value, so look why it is empty",
         )
     values = [f"{part.name} = {part.value}" for part in parts if part.value is not None]
     values += [f"len({p.name}) = {p.length}" for p in parts if p.length is not None]
-    told = f" ({', '.join(values)})" if values and code not in [p.name for p in parts] else ""
+    reported = f" ({', '.join(values)})" if values and code not in [p.name for p in parts] else ""
     if divisor is not None and divisor.operator == "Mod" and "//" in code:
-        return Cause(headline=f"{headline}{told}", advice=_INTERVAL.format(code=code))
-    made = crash.origin(code).told() if code else ""
-    return Cause(
-        headline=f"{headline}{told}",
+        return CrashCause(headline=f"{headline}{reported}", advice=_INTERVAL.format(code=code))
+    made = crash.origin(code).reported() if code else ""
+    return CrashCause(
+        headline=f"{headline}{reported}",
         advice=f"usual are an empty loader or split, a filter that keeps nothing, and a count that "
         f"never rose{made}: look why it is 0; a mean of nothing has no value",
     )

@@ -15,7 +15,7 @@ L = TypeVar("L", bound=CodeLine)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cause:
+class CrashCause:
     """Why a script crashed in a few words, and what to do about it."""
 
     headline: str
@@ -25,7 +25,7 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line(Generic[L]):
+class CrashLine(Generic[L]):
     """A line of the user's code that has to do with the crash."""
 
     about: L
@@ -61,13 +61,13 @@ class Line(Generic[L]):
         """Its code within a sentence: without the colon or comma at its end."""
         return self.code.rstrip(",: ")
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """`` (model.py:12: x = pool(x))`` for the end of a phrase."""
         return f" ({self.where}: {clip(self.quoted, 60)})" if self.where else ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Value:
+class LineValue:
     """A value of the failing line: a tensor, a module, or something plain."""
 
     name: str
@@ -88,7 +88,7 @@ class Value:
     weights: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     lists: tuple[str, ...] = ()
     """Attributes in which a module hides others from torch: plain lists and dictionaries."""
-    made: Line[CodeLine] = Line(about=CodeLine())
+    made: CrashLine[CodeLine] = CrashLine(about=CodeLine())
     """The line that makes a module."""
     parts: tuple[tuple[str, float], ...] = ()
     """Bytes of tensors in the entries of a dictionary, the largest first."""
@@ -126,10 +126,10 @@ class Crash:
         return self.data.message
 
     @property
-    def place(self) -> Line[CodeLine]:
+    def place(self) -> CrashLine[CodeLine]:
         """The user's line."""
         data = self.data
-        return Line(about=CodeLine(file=data.file, line=data.line, code=data.code))
+        return CrashLine(about=CodeLine(file=data.file, line=data.line, code=data.code))
 
     @property
     def phase(self) -> str:
@@ -142,17 +142,17 @@ class Crash:
         return (self.data.library or "").replace("\\", "/")
 
     @property
-    def operands(self) -> list[Value]:
+    def operands(self) -> list[LineValue]:
         """The values on the failing line."""
         return values(self.data.operands)
 
     @property
-    def variables(self) -> list[Value]:
+    def variables(self) -> list[LineValue]:
         """The variables of the failing function."""
         return values(self.data.variables)
 
     @property
-    def inner(self) -> list[Value]:
+    def inner(self) -> list[LineValue]:
         """What the failing call of torch was given."""
         return values(self.data.inner.values) if self.data.inner else []
 
@@ -162,17 +162,17 @@ class Crash:
         return self.data.inner.function if self.data.inner else ""
 
     @property
-    def module(self) -> Value | None:
+    def module(self) -> LineValue | None:
         """The module of torch at work."""
         return value(self.data.module) if self.data.module else None
 
     @property
-    def tensors(self) -> list[Value]:
+    def tensors(self) -> list[LineValue]:
         """Tensors of the failing call first, then of the line, then of the function."""
         found = [*self.inner, *self.operands, *self.variables]
         return [each for each in found if each.shape is not None]
 
-    def tensor(self, shape: Sequence[int]) -> Value | None:
+    def tensor(self, shape: Sequence[int]) -> LineValue | None:
         """A tensor of this shape, by the name that the user has for it where there is one."""
         for each in (*self.operands, *self.variables, *self.inner):
             if each.shape == tuple(shape):
@@ -183,17 +183,17 @@ class Crash:
         """Search the message."""
         return re.search(pattern, self.message)
 
-    def origin(self, name: str) -> Line[CodeLine]:
+    def origin(self, name: str) -> CrashLine[CodeLine]:
         """The line that gave a name its value; empty where unknown."""
         found = (line for line in self.data.origins or () if line.name == name)
-        return Line(about=next(found, CodeLine()))
+        return CrashLine(about=next(found, CodeLine()))
 
-    def first_origin(self) -> Line[CodeLine]:
+    def first_origin(self) -> CrashLine[CodeLine]:
         """The line that made the first tensor of the failing line."""
         for each in self.operands:
             if each.shape is not None and (found := self.origin(each.name)).line:
                 return found
-        return Line(about=CodeLine())
+        return CrashLine(about=CodeLine())
 
     def near(self) -> str:
         """The nearest existing name; empty where none is near."""
@@ -221,9 +221,9 @@ class Crash:
         return Crash(data=self.data.replace(sample=indices[row], sample_file=file))
 
 
-def value(given: CrashValue) -> Value:
+def value(given: CrashValue) -> LineValue:
     """One recorded value."""
-    return Value(
+    return LineValue(
         name=given.name,
         shape=given.shape,
         dtype=given.dtype or "",
@@ -239,19 +239,19 @@ def value(given: CrashValue) -> Value:
         type=given.type or "",
         weights=given.weights or {},
         lists=given.lists or (),
-        made=Line(about=given.made or CodeLine()),
+        made=CrashLine(about=given.made or CodeLine()),
         parts=given.parts or (),
     )
 
 
-def values(given: Sequence[CrashValue] | None) -> list[Value]:
+def values(given: Sequence[CrashValue] | None) -> list[LineValue]:
     """A list of them."""
     return [value(each) for each in given or ()]
 
 
-def lines(given: Sequence[L] | None) -> list[Line[L]]:
+def lines(given: Sequence[L] | None) -> list[CrashLine[L]]:
     """A list of recorded lines."""
-    return [Line(about=each) for each in given or ()]
+    return [CrashLine(about=each) for each in given or ()]
 
 
 def numbers(given: str) -> tuple[int, ...]:

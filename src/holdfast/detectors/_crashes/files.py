@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .._memory import amount
-from .facts import Cause, Crash, base_name
+from .facts import Crash, CrashCause, base_name
 
 # Free bytes below which a disk is full for a file that was being written; a guess.
 _FULL = 16 << 20
@@ -13,11 +13,11 @@ _SAVED = re.compile(r"\.(pt|pth|ckpt|pkl|pickle|safetensors|joblib)$")
 _WRITING = r"PytorchStreamWriter failed|unexpected pos|file write failed"
 
 
-def truncated(crash: Crash) -> Cause | None:
+def truncated(crash: Crash) -> CrashCause | None:
     """A checkpoint that is damaged."""
     if crash.find(r"PytorchStreamReader failed|failed finding central directory"):
         name = base_name(crash.data.checkpoint or "") or "the checkpoint"
-        return Cause(
+        return CrashCause(
             headline=f"{name} is truncated or damaged",
             advice=f"saving it was interrupted, or the copy is incomplete: {_earlier(crash)}; save "
             "to another name and os.replace it (holdfast's own checkpoints do)",
@@ -25,22 +25,22 @@ def truncated(crash: Crash) -> Cause | None:
     return None
 
 
-def not_only_weights(crash: Crash) -> Cause | None:
+def not_only_weights(crash: Crash) -> CrashCause | None:
     """A checkpoint with objects that torch does not load by itself."""
     found = crash.find(r"Unsupported global: GLOBAL (\S+)")
     if found is None or not crash.find("Weights only load failed"):
         return None
-    return Cause(
+    return CrashCause(
         headline=f"the checkpoint holds a {found[1].rpartition('.')[2]}, not only weights",
         advice="for a file that you made yourself pass weights_only=False to torch.load; "
         "better, save model.state_dict() and plain values",
     )
 
 
-def ends_early(crash: Crash) -> Cause | None:
+def ends_early(crash: Crash) -> CrashCause | None:
     """A file that torch reads to its end too soon."""
     if crash.type == "EOFError" and crash.inner_function in ("load", "_legacy_load", "_load"):
-        return Cause(
+        return CrashCause(
             headline="the file is empty or ends too early",
             advice=f"saving it was interrupted: {_earlier(crash)}; write to another name and "
             "os.replace it",
@@ -58,13 +58,13 @@ def _earlier(crash: Crash) -> str:
     return "no other file of that folder can be read"
 
 
-def missing(crash: Crash) -> Cause | None:
+def missing(crash: Crash) -> CrashCause | None:
     """A file or folder that is not there."""
     if crash.type != "FileNotFoundError":
         return None
     if "subprocess" in crash.library:
         found = crash.find(r"No such file or directory: '?(.+?)'?$")
-        return Cause(
+        return CrashCause(
             headline=f"the program {found[1] if found else ''} is not there".replace("  ", " "),
             advice="install it, or give its whole path; the script starts it as a command",
         )
@@ -77,37 +77,37 @@ def missing(crash: Crash) -> Cause | None:
     relative = "" if name.startswith(("/", "\\")) else "it is looked for in the working directory; "
     # A script loads such a file where it, or another one, has saved it.
     made = "what saves it has run" if _SAVED.search(name) else "the data was downloaded or unpacked"
-    return Cause(
+    return CrashCause(
         headline=f"{base_name(name)} does not exist",
         advice=f"{hint}{folder}{relative}check the path and that {made}",
     )
 
 
-def not_permitted(crash: Crash) -> Cause | None:
+def not_permitted(crash: Crash) -> CrashCause | None:
     """A file or a call that the system does not permit."""
     if crash.type != "PermissionError":
         return None
     found = crash.find(r"'(.+?)'$")
     if found is None and not crash.data.error_file:
-        return Cause(
+        return CrashCause(
             headline="the system does not permit this call",
             advice="it names no file: signals to processes of others, ports below 1024 and "
-            f"limits of a container are usual{crash.place.told()}",
+            f"limits of a container are usual{crash.place.reported()}",
         )
-    return Cause(
+    return CrashCause(
         headline=f"{base_name(found[1]) if found else 'a file'} may not be read or written",
         advice="check its owner and mode (ls -l); in a container or on a cluster write below a "
         "folder of your own",
     )
 
 
-def too_large(crash: Crash) -> Cause | None:
+def too_large(crash: Crash) -> CrashCause | None:
     """A file that is larger than the limit of this process."""
     writing = crash.find(_WRITING)
     limit = crash.data.file_limit or 0
     if crash.find(r"File too large|Errno 27") or (writing and limit):
         size = f" of {limit / 2**20:.1f} MiB" if limit else ""
-        return Cause(
+        return CrashCause(
             headline=f"a file would be larger than the limit{size} for this process",
             advice=f"write less into it{_largest(crash)}; or raise the limit (ulimit -f, "
             "resource.RLIMIT_FSIZE; on the file system a quota)",
@@ -115,7 +115,7 @@ def too_large(crash: Crash) -> Cause | None:
     return None
 
 
-def no_space(crash: Crash) -> Cause | None:
+def no_space(crash: Crash) -> CrashCause | None:
     """A disk, or a quota, that is full."""
     writing = crash.find(_WRITING)
     disk = crash.data.disk
@@ -124,35 +124,35 @@ def no_space(crash: Crash) -> Cause | None:
     said = crash.find(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122")
     full = free is not None and (free < _FULL or files == 0)
     if writing and not said and not full:
-        return Cause(
+        return CrashCause(
             headline="the file could not be written",
             advice=f"why is not known{f': {folder}' if folder else ''}; a quota, a network file "
             "system or a lost disk say no more than this; what was written is cut off",
         )
     if said or writing:
-        told = f" ({folder})" if folder else ""
+        reported = f" ({folder})" if folder else ""
         where = "/dev/shm" in crash.message
         if free is not None and not full and not where:
-            return Cause(
+            return CrashCause(
                 headline="no space for the file, although the disk is not full",
                 advice=f"{folder}: a quota (quota -s, of a user, a folder or a container), a limit "
                 "of the script's own, or room that was freed since; keep fewer files"
                 f"{_largest(crash)}; a file that was being written may be cut off",
             )
-        return Cause(
+        return CrashCause(
             headline="shared memory is full" if where else "the disk is full",
             advice="give the container more (--shm-size), or use fewer loader workers"
             if where
-            else f"free space or write elsewhere{told} (df -h, also inodes: df -i); keep fewer "
+            else f"free space or write elsewhere{reported} (df -h, also inodes: df -i); keep fewer "
             f"checkpoints{_largest(crash)}; a file that was being written is cut off",
         )
     return None
 
 
-def mixed_up(crash: Crash) -> Cause | None:
+def mixed_up(crash: Crash) -> CrashCause | None:
     """A folder where a file is expected, or the other way around."""
     if crash.type in ("IsADirectoryError", "NotADirectoryError", "FileExistsError"):
-        return Cause(
+        return CrashCause(
             headline=crash.message.split("\n")[0][:90],
             advice="a folder and a file are mixed up: check the path; os.makedirs(..., "
             "exist_ok=True) for folders that may be there",
@@ -169,12 +169,12 @@ def _largest(crash: Crash) -> str:
     return ""
 
 
-def damaged(crash: Crash) -> Cause | None:
+def damaged(crash: Crash) -> CrashCause | None:
     """Data files that cannot be decoded."""
     known = crash.find(r"cannot identify image file|image file is truncated|broken data stream|"
                        r"Truncated File Read")  # fmt: skip
     if known or crash.type in ("UnidentifiedImageError", "BadZipFile", "BadGzipFile"):
-        return Cause(
+        return CrashCause(
             headline="a damaged or truncated file",
             advice="open every file once before training and drop those that fail; fetch this one "
             "again (PIL: ImageFile.LOAD_TRUNCATED_IMAGES = True reads what is there)",
@@ -182,10 +182,10 @@ def damaged(crash: Crash) -> Cause | None:
     return None
 
 
-def no_input(crash: Crash) -> Cause | None:
+def no_input(crash: Crash) -> CrashCause | None:
     """A question that nobody answers."""
     if crash.type == "EOFError" and re.search(r"\binput\(", crash.place.code):
-        return Cause(
+        return CrashCause(
             headline="input() has nothing to read",
             advice="standard input is at its end (a job without a terminal, | or < that ended): "
             "take the answer from an argument",
@@ -193,7 +193,7 @@ def no_input(crash: Crash) -> Cause | None:
     return None
 
 
-def not_decoded(crash: Crash) -> Cause | None:
+def not_decoded(crash: Crash) -> CrashCause | None:
     """Data of another format."""
     if crash.type in (
         "JSONDecodeError",
@@ -204,7 +204,7 @@ def not_decoded(crash: Crash) -> Cause | None:
     ):
         if crash.type == "error" and not crash.find("unpack requires|decompress"):
             return None
-        return Cause(
+        return CrashCause(
             headline="data that cannot be decoded",
             advice="a file is empty, cut off or of another format or encoding, or a text is not "
             "what it should be: look at its first bytes; write files to another name before "

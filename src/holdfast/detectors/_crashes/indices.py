@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .facts import Cause, Crash, Value
+from .facts import Crash, CrashCause, LineValue
 
 
-def label(crash: Crash) -> Cause | None:
+def label(crash: Crash) -> CrashCause | None:
     """A class number that the prediction has no column for."""
     found = crash.find(r"Target (-?\d+) is out of bounds") or crash.find(
         r"Class values must be (smaller than num_classes|non-negative)"
@@ -39,10 +39,10 @@ def label(crash: Crash) -> Cause | None:
         )
     else:
         advice = "map the labels to 0 … classes - 1, or give the last layer as many outputs"
-    return Cause(headline=headline, advice=advice, row=row)
+    return CrashCause(headline=headline, advice=advice, row=row)
 
 
-def token(crash: Crash) -> Cause | None:
+def token(crash: Crash) -> CrashCause | None:
     """An index that an embedding has no row for."""
     if not crash.find("index out of range in self"):
         return None
@@ -55,14 +55,14 @@ def token(crash: Crash) -> Cause | None:
     indices = next((t for t in crash.inner if t.whole), None)
     indices = indices or next((t for t in crash.tensors if t.whole), None)
     if indices is None or indices.highest is None or indices.lowest is None:
-        return Cause(
+        return CrashCause(
             headline="an index beyond the end of the table",
             advice="print the smallest and the largest index before this line and compare them "
             "with the size of the table",
         )
     bad = indices.lowest if indices.lowest < 0 else indices.highest
     row = _row(indices, bad)
-    name, made = (module.label, module.made.told()) if module and rows else ("the table", "")
+    name, made = (module.label, module.made.reported()) if module and rows else ("the table", "")
     headline = f"index {bad}, {name} has rows 0 to {rows - 1}"
     if bad < 0:
         advice = "negative indices mark padding: replace them by a padding row (padding_idx)"
@@ -77,36 +77,37 @@ def token(crash: Crash) -> Cause | None:
             f"nn.Embedding({bad + 1}, …) or larger{made}, special tokens counted too, or map "
             "unknown tokens to one row"
         )
-    return Cause(headline=headline, advice=advice, row=row)
+    return CrashCause(headline=headline, advice=advice, row=row)
 
 
-def beyond(crash: Crash) -> Cause | None:
+def beyond(crash: Crash) -> CrashCause | None:
     """Indexing, gathering and scattering beyond the end of a dimension."""
     found = crash.find(r"index (-?\d+) is out of bounds for dimension (\d+) with size (\d+)")
     if found:
         bad, dimension, size = map(int, found.groups())
         indices = next((t for t in crash.tensors if t.whole and t.highest is not None), None)
         row = _row(indices, bad) if indices is not None else -1
-        return Cause(
+        return CrashCause(
             headline=f"index {bad} of a dimension with {size} entries",
             advice=f"dimension {dimension} has 0 to {size - 1}: check where the index comes from"
-            f"{crash.first_origin().told()}, an id that begins with 1 or a size that is one short "
+            f"{crash.first_origin().reported()}, an id that begins with 1 or a size that is one "
+            "short "
             "are usual",
             row=row,
         )
     found = crash.find(r"index (-?\d+) is out of bounds for axis (\d+) with size (\d+)")
     if found:
-        return Cause(
+        return CrashCause(
             headline=f"index {found[1]} of an array with {found[3]} entries",
             advice=f"axis {found[2]} has 0 to {int(found[3]) - 1}: check where the index comes "
-            f"from{crash.first_origin().told()}; __len__ may be longer than the data",
+            f"from{crash.first_origin().reported()}; __len__ may be longer than the data",
         )
     if crash.type == "IndexError" and crash.find(r"^(list|tuple|string) index out of range"):
         kind = crash.message.split(" ")[0]
         loading = crash.phase == "loading" and crash.sample
         held = next((v for v in crash.operands if v.type == kind), None)
         has = f"{held.name} is a {held.text}" if held else f"the {kind} is shorter"
-        return Cause(
+        return CrashCause(
             headline=f"{kind} index out of range",
             advice=f"{has}: "
             + (
@@ -118,7 +119,7 @@ def beyond(crash: Crash) -> Cause | None:
     return None
 
 
-def _row(value: Value | None, number: int) -> int:
+def _row(value: LineValue | None, number: int) -> int:
     if value is None:
         return -1
     if value.lowest == number:

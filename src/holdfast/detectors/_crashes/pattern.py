@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .facts import Cause, Crash
+from .facts import Crash, CrashCause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Pattern:
     library: str = ""
     """A part of the file that it was raised in; empty for any."""
 
-    def __call__(self, crash: Crash) -> Cause | None:
+    def __call__(self, crash: Crash) -> CrashCause | None:
         """The cause, where all of it fits."""
         fits = (
             self.type in ("", crash.type)
@@ -31,4 +31,4 @@ class Pattern:
             and self.library in crash.library
             and re.search(self.says, crash.message) is not None
         )
-        return Cause(headline=self.headline, advice=self.advice) if fits else None
+        return CrashCause(headline=self.headline, advice=self.advice) if fits else None

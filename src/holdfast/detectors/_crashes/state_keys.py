@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ...source.files import parsed
-from .facts import Cause, Crash, clip
+from .facts import Crash, CrashCause, clip
 
 _BUILD = "build the model with the settings it was saved with"
 _HEAD = (
@@ -25,7 +25,7 @@ _ENOUGH = 0.5
 Sizes = Mapping[str, tuple[int, ...]]
 
 
-def keys(crash: Crash) -> Cause | None:
+def keys(crash: Crash) -> CrashCause | None:
     """Missing and unexpected keys, or other sizes, in a state dict."""
     found = crash.find(r"Error\(s\) in loading state_dict for (\w+)")
     if found is None:
@@ -41,7 +41,7 @@ def keys(crash: Crash) -> Cause | None:
         rest = [name for name in missing if not name.startswith(prefix)]
         some = "the model's keys" if not rest else f"{len(missing) - len(rest)} keys of the model"
         others = f"; {_few(rest)} stay as they are" if rest else ""
-        return Cause(
+        return CrashCause(
             headline=f"{some} begin with {prefix!r}, those of the state do not",
             advice="load the state before wrapping or compiling the model, or into the wrapped "
             f"part (model.{part}.load_state_dict){others}",
@@ -49,28 +49,28 @@ def keys(crash: Crash) -> Cause | None:
     inside = {"model", "state_dict", "model_state_dict", "net", "weights", "ema"} & set(unexpected)
     if inside and missing:
         key = sorted(inside)[0]
-        return Cause(
+        return CrashCause(
             headline="the file is a whole checkpoint, not a state dict",
             advice=f"load its part: model.load_state_dict(checkpoint[{key!r}])",
         )
     said = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\) from checkpoint, .*?"
                       r"Size\((.*?)\)", crash.message)  # fmt: skip
     if said:
-        return Cause(headline=_told_sizes(said), advice=_build(saved, own))
+        return CrashCause(headline=_reported_sizes(said), advice=_build(saved, own))
     kinds = [
         f"{len(each)} {word}"
         for each, word in ((missing, "missing"), (unexpected, "unexpected"))
         if each
     ]
     few = ", ".join((missing or unexpected)[:3])
-    return Cause(
+    return CrashCause(
         headline=f"state of another {found[1]}: {' and '.join(kinds)} keys ({few})",
         advice="the model is not built as the saved one was: build the same, or rename the keys"
         + _not_strict(saved, own),
     )
 
 
-def _to_strip(crash: Crash, prefix: str, unexpected: list[str], missing: list[str]) -> Cause:
+def _to_strip(crash: Crash, prefix: str, unexpected: list[str], missing: list[str]) -> CrashCause:
     """The state has the model's keys behind a prefix, and perhaps others."""
     saved, own = crash.data.saved_sizes or {}, crash.data.model_sizes or {}
     others = [name for name in unexpected if not name.startswith(prefix)]
@@ -89,9 +89,9 @@ def _to_strip(crash: Crash, prefix: str, unexpected: list[str], missing: list[st
     some = f"{len(unexpected) - len(others)} keys" if others else "every key"
     more = f"; this leaves out {_few(others)}, which the model does not have" if only else ""
     more += f"; {_few(left)} would be missing still" if left else ""
-    return Cause(
+    return CrashCause(
         headline=f"{some} of the state {'have' if others else 'has'} the prefix {prefix!r}"
-        + (f", and {_told_sizes(sizes)}" if sizes else ""),
+        + (f", and {_reported_sizes(sizes)}" if sizes else ""),
         advice=f"strip it: {owner}.load_state_dict({line}){_WRAPS.get(prefix, '')}{more}"
         + (f"; then {_build(stripped, own)}" if sizes else ""),
     )
@@ -156,7 +156,7 @@ def _plain(size: tuple[int, ...]) -> str:
     return ", ".join(map(str, size))
 
 
-def _told_sizes(sizes: list[tuple[str, str, str]]) -> str:
+def _reported_sizes(sizes: list[tuple[str, str, str]]) -> str:
     layer, saved, here = sizes[0]
     more = f", {len(sizes)} sizes differ" if len(sizes) > 1 else ""
     return f"{layer} is {saved} in the checkpoint and {here} in the model{more}"

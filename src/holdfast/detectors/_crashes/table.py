@@ -24,7 +24,7 @@ from . import (
     unequal_samples,
     workers,
 )
-from .facts import Cause, Crash
+from .facts import Crash, CrashCause
 from .pattern import Pattern
 
 DEVICES = (
@@ -402,7 +402,7 @@ PYTHON = (
     python_errors.assertion,
 )
 
-RULES: tuple[Callable[[Crash], Cause | None], ...] = (
+RULES: tuple[Callable[[Crash], CrashCause | None], ...] = (
     *DEVICES, *AUTOGRAD, *DATA, *SHAPES, *INDICES, *STATE, *PROCESSES, *CONNECTIONS, *FILES,
     *SETTINGS, *PYTHON,
 )  # fmt: skip

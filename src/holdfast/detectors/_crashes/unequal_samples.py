@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .facts import Cause, Crash, numbers, whole
+from .facts import Crash, CrashCause, numbers, whole
 
 # From so many samples on, and with this part of them alike, one size is meant. Guesses.
 _FEW, _NEARLY = 4, 0.75
 _COLOURS = {1, 3, 4}
 
 
-def unequal(crash: Crash) -> Cause | None:
+def unequal(crash: Crash) -> CrashCause | None:
     """Samples of different sizes in a collate function."""
     shapes = crash.data.shapes or ()
     same = crash.find(r"stack expects each tensor to be equal size|each element in list of batch "
@@ -23,7 +23,7 @@ def unequal(crash: Crash) -> Cause | None:
         return None
     field = (crash.data.field or "").replace("sample", "a sample", 1) or "a sample"
     each = ", ".join(f"{count} x {shape}" for shape, count, _ in shapes[:3])
-    return Cause(
+    return CrashCause(
         headline=f"samples of unequal size in a batch{': ' + each if each else ''}"
         + (f", {crash.sample} is the odd one" if crash.sample else ""),
         advice=_of_one_size(field, shapes)
@@ -51,22 +51,24 @@ def _of_one_size(field: str, shapes: Sequence[tuple[str, int, int]]) -> str:
             f"{field} has {size} channels in {most} of {total} samples and {sizes[0]} in "
             "others: convert them all, image.convert('RGB') for 3"
         )
-    told = f"{most} of {total} samples have {size} in dimension {place} of {field}"
+    reported = f"{most} of {total} samples have {size} in dimension {place} of {field}"
     if sizes[0] > size:
         return (
-            f"{told} and none has less: something pads to {size} and does not cut what is longer "
+            f"{reported} and none has less: something pads to {size} and does not cut what is "
+            "longer "
             f"(up to {sizes[-1]} here): cut to {size} there, or make the length larger, in the "
             "model, too; padding the batch in a collate_fn gives the model longer ones"
         )
     if sizes[-1] < size:
         return (
-            f"{told} and none has more: something cuts to {size} and does not pad what is shorter "
+            f"{reported} and none has more: something cuts to {size} and does not pad what is "
+            "shorter "
             f"(down to {sizes[0]} here): pad to {size} there, or leave these samples out"
         )
     return ""
 
 
-def bound(crash: Crash) -> Cause | None:
+def bound(crash: Crash) -> CrashCause | None:
     """A random place in what is shorter than the part that is cut out of it."""
     if not crash.find(
         r"'from' to be less than 'to'|empty range (?:for|in) rand|low >= high|high <= 0"
@@ -84,12 +86,12 @@ def bound(crash: Crash) -> Cause | None:
             continue
         named = f" ({crash.sample})" if crash.sample else ""
         if left == right:
-            return Cause(
+            return CrashCause(
                 headline=f"{names[0]} is {left}, as {names[1]}: a random place among 0",
                 advice=f"the upper end is left out: use {names[0]} - {names[1]} + 1, which has the "
                 "one place there is",
             )
-        return Cause(
+        return CrashCause(
             headline=f"{names[0]} is {left} and less than {names[1]}, {right}",
             advice=f"their difference {left - right} is the upper end of a random place: pad what "
             f"is shorter than {right}{named} before it is cut, or leave it out of the dataset; "

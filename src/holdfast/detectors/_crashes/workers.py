@@ -8,7 +8,7 @@ from ...records.crash import Died, MemoryReading
 from ..kills import Kill, limit_advice
 from ..peers import ENDED_PROCESS, GONE, many_ranks, peer_is_gone
 from .bus_error import bus_error
-from .facts import Cause, Crash
+from .facts import Crash, CrashCause
 
 # What the system calls them, as torch prints it.
 _SIGNALS = {
@@ -17,7 +17,7 @@ _SIGNALS = {
 }  # fmt: skip
 
 
-def pickled(crash: Crash) -> Cause | None:
+def pickled(crash: Crash) -> CrashCause | None:
     """Something that cannot be sent to another process."""
     found = crash.find(r"[Cc]an't (?:pickle|get) local object '?(.+?)'?$") or crash.find(
         r"[Cc]an't pickle (?:local object )?<?(?:function )?(.+?)(?: at 0x\w+)?>?(?:: |$)"
@@ -28,12 +28,12 @@ def pickled(crash: Crash) -> Cause | None:
     name = found[1].rpartition("<locals>.")[2].strip("<>'")
     inner = crash.phase == "loading" or "multiprocessing" in crash.library
     if not inner and "save" in crash.place.code:
-        return Cause(
+        return CrashCause(
             headline=f"{name} cannot be saved",
             advice="save plain values and state dicts; lambdas, local functions, open files and "
             "locks cannot be pickled",
         )
-    return Cause(
+    return CrashCause(
         headline=f"{name} cannot be sent to a worker",
         advice="workers that are spawned get dataset, transform and collate_fn by pickle: define "
         "functions and classes at the top of a module instead of lambda or inside a function "
@@ -41,7 +41,7 @@ def pickled(crash: Crash) -> Cause | None:
     )
 
 
-def ended_worker(crash: Crash) -> Cause | None:
+def ended_worker(crash: Crash) -> CrashCause | None:
     """A loader worker that died without an exception: killed, or left by itself."""
     found = crash.find(r"DataLoader worker \(pid\(?s?\)? ?([\d, ]+)\) (exited unexpectedly|is "
                        r"killed by signal: (.+?)\.)")  # fmt: skip
@@ -54,7 +54,7 @@ def ended_worker(crash: Crash) -> Cause | None:
     if signal == "SIGBUS":
         return bus_error(crash, who)
     if signal in ("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"):
-        return Cause(
+        return CrashCause(
             headline=f"{who} died ({signal})",
             advice="a library crashed in the worker: run once with num_workers=0 and python -X "
             "faulthandler to see where; cv2.setNumThreads(0) helps with OpenCV",
@@ -62,12 +62,12 @@ def ended_worker(crash: Crash) -> Cause | None:
     if signal:
         return _killed(crash, who, signal)
     if isinstance(code, int):
-        return Cause(
+        return CrashCause(
             headline=f"{who} left with exit code {code}",
             advice="something in the worker ended it (os._exit, sys.exit in __getitem__, a library "
             "that gives up): num_workers=0 shows the line",
         )
-    return Cause(
+    return CrashCause(
         headline=f"{who} is gone, by a signal or by itself is not known",
         advice="num_workers=0 shows an error that the worker hides, os._exit and sys.exit in "
         "__getitem__; dmesg tells of a kill for lack of memory",
@@ -84,7 +84,7 @@ def _signal(code: object, said: str) -> str:
     return next((name for word, name in _SIGNALS.items() if word in said), said)
 
 
-def _killed(crash: Crash, who: str, signal: str) -> Cause:
+def _killed(crash: Crash, who: str, signal: str) -> CrashCause:
     """A worker that got a signal: by the kernel for lack of memory, as far as this was read."""
     memory = crash.data.memory or MemoryReading()
     counted, machine = crash.data.oom_kills, crash.data.machine_oom_kills
@@ -93,7 +93,7 @@ def _killed(crash: Crash, who: str, signal: str) -> Cause:
         "of lists of objects, np.memmap)"
     )
     if signal == "SIGKILL" and counted:
-        return Cause(
+        return CrashCause(
             headline=f"{who} was killed by the OOM killer (SIGKILL)",
             advice=f"{less}, or give the run more memory: {limit_advice(memory.limit or '')}",
         )
@@ -103,44 +103,44 @@ def _killed(crash: Crash, who: str, signal: str) -> Cause:
             f"perhaps for lack of memory, the kernel counted {machine} such kill"
             f"{'s' * (machine != 1)} on this machine meanwhile"
         )
-        return Cause(headline=f"{who} was killed (SIGKILL)", advice=f"{why}: {less}")
+        return CrashCause(headline=f"{who} was killed (SIGKILL)", advice=f"{why}: {less}")
     asked = "no" if counted == 0 else "not known whether a"
     kernel = f"; {asked} kill for lack of memory was counted" if signal == "SIGKILL" else ""
     more = f"; {less} if it was memory" if signal == "SIGKILL" and counted is None else ""
-    return Cause(
+    return CrashCause(
         headline=f"{who} was killed ({signal})",
         advice=f"who sent the signal is not known{kernel}{f', {read}' if read else ''}: look at "
         f"what else runs here (a scheduler, a script that kills){more}",
     )
 
 
-def ended_process(crash: Crash) -> Cause | None:
+def ended_process(crash: Crash) -> CrashCause | None:
     """A process of ``torch.multiprocessing.spawn`` that ended without an exception."""
     found = crash.find(r"process (\d+) terminated with (signal \w+|exit code \d+)")
     if crash.type != ENDED_PROCESS or found is None:
         return None
-    return Cause(
+    return CrashCause(
         headline=f"process {found[1]} of spawn ended with {found[2]}",
         advice="it left no traceback: a kill (dmesg tells of one for lack of memory), a crash in "
         "native code or os._exit; its own output before that says how far it came",
     )
 
 
-def lost_rank(crash: Crash) -> Cause | None:
+def lost_rank(crash: Crash) -> CrashCause | None:
     """Another rank that is gone."""
     if peer_is_gone(crash.data):
-        return Cause(
+        return CrashCause(
             headline=GONE,
             advice="another rank has ended or failed first: look at its error and at its end",
         )
     return None
 
 
-def nccl(crash: Crash) -> Cause | None:
+def nccl(crash: Crash) -> CrashCause | None:
     """Any other error of NCCL."""
     if crash.find(r"\bNCCL\b|ncclSystemError|ncclUnhandledCudaError"):
         other = "another rank has mostly failed first: look at its error; "
-        return Cause(
+        return CrashCause(
             headline=crash.message.split("\n")[0][:90],
             advice=f"{other if many_ranks(crash.data) else ''}NCCL_DEBUG=INFO says more about the "
             "devices and the network",
@@ -148,13 +148,13 @@ def nccl(crash: Crash) -> Cause | None:
     return None
 
 
-def unused_parameters(crash: Crash) -> Cause | None:
+def unused_parameters(crash: Crash) -> CrashCause | None:
     """Parameters of a DDP model that took no part in the loss."""
     if crash.find("Expected to have finished reduction in the prior iteration"):
         found = crash.find(r"did not receive grad for rank \d+: (\d[\d ]*)")
         which = ", ".join(found[1].split()[:4]) if found else ""
         name = f" (list(model.named_parameters())[{which.split(',')[0]}] is one)" if which else ""
-        return Cause(
+        return CrashCause(
             headline=f"parameters{f' {which}' if which else ''} of a DDP model got no gradient",
             advice=f"a branch was not used in this step{name}: let every output take part in the "
             "loss, freeze what is not trained before DDP is made, or find_unused_parameters=True",

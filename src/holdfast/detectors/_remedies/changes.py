@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from ...records.nonfinite import Cause
 from ...source.edits import Edit, Statement
 from .cause import statement_of
-from .prescription import Change, epsilon, places
+from .prescription import StatementEdit, epsilon, places
 from .sites import Site, radicand, simple, sites
 
 # More places than this in one statement are a program, not a formula.
@@ -19,7 +19,7 @@ _INFINITE_AT_ZERO = ("log", "log2", "log10", "rsqrt", "reciprocal", "div")
 Guard = Callable[[Statement, Site], list[Edit]]
 
 
-def guard_all(cause: Cause, guard: Guard) -> Change | None:
+def guard_all(cause: Cause, guard: Guard) -> StatementEdit | None:
     """The same guard at each place of the operation.
 
     Which of two logs met the zero is not recorded; a guard that leaves every valid value as it
@@ -32,17 +32,17 @@ def guard_all(cause: Cause, guard: Guard) -> Change | None:
     if len(found) > 1 and not all(site.plain for site in found):
         return None
     edits = [edit for site in found for edit in guard(code, site)]
-    return Change(tuple(edits), found[0].node)
+    return StatementEdit(tuple(edits), found[0].node)
 
 
-def clamp_all(cause: Cause, bound: str) -> Change | None:
+def clamp_all(cause: Cause, bound: str) -> StatementEdit | None:
     """Clamp the argument from below, at each place and wherever the same one is divided by."""
     change = guard_all(cause, lambda code, site: clamped(cause, code, site.operands[0], bound))
     code = statement_of(cause)
     if change is None or code is None:
         return change
     done = [site.operands[0] for site in places(cause)]
-    return Change((*change.edits, *clamped_elsewhere(code, done, bound)), change.node)
+    return StatementEdit((*change.edits, *clamped_elsewhere(code, done, bound)), change.node)
 
 
 def clamped(cause: Cause, code: Statement, operand: ast.expr, bound: str) -> list[Edit]:

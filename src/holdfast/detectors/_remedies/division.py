@@ -15,7 +15,7 @@ from ...source.syntax import last_name
 from .cause import input_of, is_integral, largest_of, limit_of, name_of, statement_of
 from .changes import clamped, clamped_elsewhere
 from .masking import behind_mask
-from .prescription import Change, Remedy, amount, epsilon, only, places, prescribe
+from .prescription import Remedy, StatementEdit, amount, epsilon, only, places, prescribe
 from .sites import Site, called, constant, radicand, simple, sites, without_views
 
 # Functions whose result is never below zero.
@@ -82,10 +82,10 @@ def _by_number(cause: Cause, site: Site | None, above: TensorStats) -> Remedy | 
         divisor = site.operands[1]
         total = called(divisor, "sum")
         if total and total.plain:
-            change = Change(tuple(code.append(divisor, ".clamp_min(1)")), site.node)
+            change = StatementEdit(tuple(code.append(divisor, ".clamp_min(1)")), site.node)
         elif _function(divisor) in {"len", "numel", "size", "item"}:
             new = f"max({code.text(divisor)}, 1)"
-            change = Change(tuple(code.replace(divisor, new)), site.node)
+            change = StatementEdit(tuple(code.replace(divisor, new)), site.node)
     return prescribe(cause, headline, text, 0.85, change)
 
 
@@ -120,7 +120,7 @@ def _clamped(
         bound = "1" if _counts(divisor, below) else epsilon(cause, "div")
         edits = clamped(cause, code, divisor, bound)
         edits += clamped_elsewhere(code, [divisor], bound)
-        change = Change(tuple(edits), site.node)
+        change = StatementEdit(tuple(edits), site.node)
         return prescribe(cause, headline, f"{text}: clamp from below", 0.95, change)
     return prescribe(cause, headline, f"{text}: {advice}", 0.8)
 

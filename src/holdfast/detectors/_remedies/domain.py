@@ -8,7 +8,17 @@ from ...records.nonfinite import Cause, TensorStats
 from .cause import input_of, largest_of, name_of, statement_of
 from .changes import clamp_all, guard_all
 from .masking import behind_mask
-from .prescription import Change, Remedy, amount, edge, epsilon, figure, only, places, prescribe
+from .prescription import (
+    Remedy,
+    StatementEdit,
+    amount,
+    edge,
+    epsilon,
+    figure,
+    only,
+    places,
+    prescribe,
+)
 from .sites import constant
 
 # Below this a derivative that is infinite at 0 is as good as infinite.
@@ -112,7 +122,12 @@ def _away(cause: Cause) -> bool:
 
 
 def _in_backward(
-    cause: Cause, headline: str, text: str, sure: float, change: Change | None, safe: str = "1"
+    cause: Cause,
+    headline: str,
+    text: str,
+    sure: float,
+    change: StatementEdit | None,
+    safe: str = "1",
 ) -> Remedy:
     trap = behind_mask(cause, headline, safe)
     return trap or prescribe(cause, f"{headline} in backward", text, sure, change)
@@ -133,7 +148,7 @@ def norm(cause: Cause) -> Remedy | None:
     )
 
 
-def _smooth_norm(cause: Cause) -> Change | None:
+def _smooth_norm(cause: Cause) -> StatementEdit | None:
     """``x.norm(dim=1)`` as ``(x.square().sum(dim=1) + eps).sqrt()``; only the 2-norm is that."""
     code, site = statement_of(cause), only(places(cause, "norm"))
     if code is None or site is None or not site.keywords <= {"dim", "keepdim", "p"}:
@@ -150,10 +165,10 @@ def _smooth_norm(cause: Cause) -> Change | None:
     arguments += [f"keepdim={code.text(keep)}"] if keep else []
     square = code.between(*code.outer(x), code.append(x, ".square()"))
     new = f"({square}.sum({', '.join(arguments)}) + {epsilon(cause, 'sqrt')}).sqrt()"
-    return Change(tuple(code.replace(site.node, new)), site.node)
+    return StatementEdit(tuple(code.replace(site.node, new)), site.node)
 
 
-def _below(cause: Cause, stat: TensorStats, change: Change | None) -> Remedy:
+def _below(cause: Cause, stat: TensorStats, change: StatementEdit | None) -> Remedy:
     """An argument below 0: by rounding, which a clamp repairs, or really."""
     headline = f"{name_of(cause)} of a number below 0 ({figure(stat.low)})"
     if stat.low >= -_rounding(cause, stat) and not _kept(cause):

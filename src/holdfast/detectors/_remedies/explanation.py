@@ -69,24 +69,24 @@ class Explanation:
 
     def is_of(self, other: Explanation) -> bool:
         """Whether both have the same line, operation and phase."""
-        mine, its = self.cause, other.cause
-        same = (mine.file, mine.line, name_of(mine)) == (its.file, its.line, name_of(its))
-        return same and mine.phase == its.phase
+        own, its = self.cause, other.cause
+        same = (own.file, own.line, name_of(own)) == (its.file, its.line, name_of(its))
+        return same and own.phase == its.phase
 
     def added_to(self, finding: Finding, samples: Sequence[object] = ()) -> Finding:
         """The finding with location, advice and evidence of its cause, and all of its samples."""
-        told: dict[str, Any] = {"cause": self.data, "headline": self.remedy.headline}
+        reported: dict[str, Any] = {"cause": self.data, "headline": self.remedy.headline}
         if samples:
-            told["samples"] = list(samples)
+            reported["samples"] = list(samples)
         if self.remedy.diff:
-            told["diff"] = self.remedy.diff
+            reported["diff"] = self.remedy.diff
         return replace(
             finding,
             file=self.cause.file or finding.file,
             line=self.cause.line if self.cause.file else finding.line,
             message=finding.message + self._apart(finding),
             advice=self.remedy.text,
-            evidence={**finding.evidence, **told},
+            evidence={**finding.evidence, **reported},
         )
 
     def _apart(self, finding: Finding) -> str:
@@ -94,8 +94,8 @@ class Explanation:
         known, given = self.cause, self.cause.inputs
         finite = known.op and known.phase == "forward" and not any(stat.bad for stat in given)
         said = "; the cause is another"
-        mine = finding.code == "NUM005" and finite and said not in finding.message
-        return said if given and mine else ""
+        own = finding.code == "NUM005" and finite and said not in finding.message
+        return said if given and own else ""
 
 
 def remedy(cause: Cause) -> Remedy:

@@ -8,7 +8,7 @@ from ...records.nonfinite import Cause, TensorStats
 from ...source.edits import Edit, Statement
 from .cause import incoming, input_of, is_integral, name_of, statement_of
 from .changes import guard_all
-from .prescription import Change, Remedy, amount, only, places, prescribe
+from .prescription import Remedy, StatementEdit, amount, only, places, prescribe
 from .sites import called, simple
 
 _COMPARISONS = {"eq", "ne", "gt", "ge", "lt", "le", "isfinite", "isnan", "abs", "bool"}
@@ -39,14 +39,14 @@ def softmax(cause: Cause) -> Remedy | None:
     )
 
 
-def _finite_mask(cause: Cause) -> Change | None:
+def _finite_mask(cause: Cause) -> StatementEdit | None:
     """Exchange the one -inf that is written in the same statement."""
     code = statement_of(cause)
     infinities = [n for n in code.nodes if _minus_infinity(code, n)] if code else []
     if code is None or len(infinities) != 1:
         return None
     node = code.parents.get(infinities[0], infinities[0])
-    return Change(tuple(code.replace(infinities[0], _LOWEST)), node)
+    return StatementEdit(tuple(code.replace(infinities[0], _LOWEST)), node)
 
 
 def _minus_infinity(code: Statement, node: ast.AST) -> bool:
@@ -93,14 +93,14 @@ def rows_left_out_too_late(cause: Cause) -> Remedy | None:
     )
 
 
-def _without_nan(cause: Cause) -> Change | None:
+def _without_nan(cause: Cause) -> StatementEdit | None:
     """Clean the argument of the one call of the statement that has a single plain one."""
     code = statement_of(cause)
     calls = [n for n in code.nodes if isinstance(n, ast.Call)] if code and code.torch else []
     match calls:
         case [ast.Call(args=[ast.Name() as given], keywords=[]) as call] if code:
             cleaned = f"{code.torch}.nan_to_num({given.id})"
-            return Change(tuple(code.replace(given, cleaned)), call)
+            return StatementEdit(tuple(code.replace(given, cleaned)), call)
         case _:
             return None
 
@@ -130,7 +130,7 @@ def cross_entropy(cause: Cause) -> Remedy | None:
     )
 
 
-def _counted(cause: Cause) -> Change | None:
+def _counted(cause: Cause) -> StatementEdit | None:
     """The sum of the losses over the number of targets that are not ignored."""
     code, site = statement_of(cause), only(places(cause))
     if code is None or site is None or not isinstance(site.node, ast.Call) or site.method:
@@ -148,7 +148,7 @@ def _counted(cause: Cause) -> Change | None:
     call = code.text(site.node).removesuffix(")").rstrip(", \n")
     new = f'{call}, reduction="sum") / ({code.text(target)} != {nothing}).sum().clamp_min(1)'
     alone = isinstance(code.parents.get(site.node), ast.Assign | ast.Return | ast.AugAssign)
-    return Change(tuple(code.replace(site.node, new if alone else f"({new})")), site.node)
+    return StatementEdit(tuple(code.replace(site.node, new if alone else f"({new})")), site.node)
 
 
 def behind_mask(cause: Cause, headline: str, safe: str = "1", operand: int = 0) -> Remedy | None:
@@ -172,7 +172,7 @@ def behind_mask(cause: Cause, headline: str, safe: str = "1", operand: int = 0) 
                 "torch.where and masked_fill still differentiate masked values, and 0 * inf is "
                 "NaN: make the argument safe before the function, not the result after it"
             )
-            change = Change(tuple(edits), site.node)
+            change = StatementEdit(tuple(edits), site.node)
             return prescribe(cause, f"{headline} behind a mask", text, 0.95, change)
         # Through other functions the shape, and with it the mask, may be another.
         if not isinstance(above, ast.BinOp | ast.UnaryOp):

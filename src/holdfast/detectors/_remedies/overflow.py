@@ -19,7 +19,7 @@ from .cause import (
     statement_of,
 )
 from .changes import guard_all
-from .prescription import Change, Remedy, figure, only, places, prescribe
+from .prescription import Remedy, StatementEdit, figure, only, places, prescribe
 from .sites import Site
 
 # exp(80) = 5.5e34 leaves room for sums and products in fp32, exp(10) = 22026 in fp16.
@@ -115,7 +115,7 @@ def _half_overflow(cause: Cause, size: str) -> Remedy:
     return prescribe(cause, headline, text, 0.9)
 
 
-def _summed_in_float(cause: Cause) -> Change | None:
+def _summed_in_float(cause: Cause) -> StatementEdit | None:
     """A full sum or mean in fp32; its result is one number, whose format does not matter."""
     code, site = statement_of(cause), only(places(cause))
     if code is None or site is None or name_of(cause) not in ("sum", "mean"):
@@ -123,7 +123,7 @@ def _summed_in_float(cause: Cause) -> Change | None:
     first, *dims = site.operands
     if dims or site.keywords:
         return None
-    return Change(tuple(code.append(first, ".float()")), site.node)
+    return StatementEdit(tuple(code.append(first, ".float()")), site.node)
 
 
 RULES = dict.fromkeys(("exp", "expm1", "exp2", "cosh", "sinh"), exponential)

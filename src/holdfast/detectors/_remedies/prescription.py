@@ -33,7 +33,7 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class Change:
+class StatementEdit:
     """Edits of the statement, and the place whose new form is worth quoting."""
 
     edits: tuple[Edit, ...]
@@ -41,7 +41,7 @@ class Change:
 
 
 def prescribe(
-    cause: Cause, headline: str, text: str, confidence: float, change: Change | None = None
+    cause: Cause, headline: str, text: str, confidence: float, change: StatementEdit | None = None
 ) -> Remedy:
     """Build a remedy; where the change can be applied, the text ends with the new code."""
     code, diff = statement_of(cause), ""

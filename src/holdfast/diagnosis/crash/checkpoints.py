@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...records.crash import RaisedException
-from .traceback_frames import Call
+from .traceback_frames import TracebackEntry
 from .values import is_tensor
 
 # Files of a folder that are tried, the newest first.
@@ -22,7 +22,7 @@ _CHECKED = 256 << 20
 _NAMES = 400
 
 
-def facts(calls: Sequence[Call]) -> RaisedException:
+def facts(calls: Sequence[TracebackEntry]) -> RaisedException:
     """The file that ``torch.load`` was reading, and one to go on with; a state and its model."""
     for call in reversed(calls):
         if call.function == "load_state_dict" and "state_dict" in call.frame.f_locals:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import Any, cast
 
-from ...records.crash import Difference, RaisedException
+from ...records.crash import RaisedException, Subtraction
 from .operands import known, value_of
-from .traceback_frames import Call
+from .traceback_frames import TracebackEntry
 from .values import is_tensor
 
 # Their length is read without running code of the user's.
@@ -15,19 +15,19 @@ _PLAIN = (list, tuple, dict, set, frozenset, str, bytes, range)
 _NAMED = 4
 
 
-def differences(calls: list[Call]) -> RaisedException:
+def differences(calls: list[TracebackEntry]) -> RaisedException:
     """Both sides of every subtraction of numbers on the user's line."""
     call = next((each for each in reversed(calls) if each.is_users), None)
     node = (call.expression() or call.statement()) if call is not None else None
     if call is None or node is None:
         return RaisedException()
-    found: list[Difference] = []
+    found: list[Subtraction] = []
     for part in ast.walk(node):
         if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub):
             left, right = _number(part.left, call), _number(part.right, call)
             if left is not None and right is not None:
                 names = ast.unparse(part.left), ast.unparse(part.right)
-                found.append(Difference(names=names, values=(left, right)))
+                found.append(Subtraction(names=names, values=(left, right)))
     return RaisedException(differences=tuple(found[:_NAMED]) or None)
 
 
@@ -41,7 +41,7 @@ def length(value: object) -> int | None:
     return None
 
 
-def _number(node: ast.expr, call: Call) -> int | float | None:
+def _number(node: ast.expr, call: TracebackEntry) -> int | float | None:
     """A number, a length or a size of a tensor."""
     match node:
         case ast.Constant(value=int() | float() as number):

@@ -10,13 +10,13 @@ from typing import Any
 from ...records.crash import Divisor, DivisorPart, RaisedException
 from .differences import length
 from .operands import known, value_of
-from .traceback_frames import Call
+from .traceback_frames import TracebackEntry
 from .values import described
 
 _DIVIDES = (ast.Div, ast.FloorDiv, ast.Mod)
 
 
-def divisor(error: BaseException, call: Call) -> RaisedException:
+def divisor(error: BaseException, call: TracebackEntry) -> RaisedException:
     """The divisor of the failing operation; nothing where it stands in no expression."""
     if not isinstance(error, ZeroDivisionError):
         return RaisedException()
@@ -31,8 +31,8 @@ def divisor(error: BaseException, call: Call) -> RaisedException:
     for part in ast.walk(found):
         if isinstance(part, ast.Call) and _is_len(part):
             name, value = ast.unparse(part.args[0]), value_of(part.args[0], call)
-            if known(value) and (told := _counted(name, value)):
-                parts[name] = told
+            if known(value) and (reported := _counted(name, value)):
+                parts[name] = reported
         elif isinstance(part, ast.Name | ast.Attribute) and isinstance(
             value := value_of(part, call), int | float
         ):

@@ -26,8 +26,8 @@ from .division import divisor
 from .names import near
 from .operands import operands
 from .recursion import recursion
-from .traceback_frames import Call, calls, chain
-from .traceback_text import Told, text_of, told_by
+from .traceback_frames import TracebackEntry, calls, chain
+from .traceback_text import Reported, reported_by, text_of
 from .values import described, is_module, is_tensor, local_values
 
 _LONGEST = 2000
@@ -91,22 +91,22 @@ def _facts(error: BaseException, batches: Sequence[Any], models: Sequence[Any]) 
     found = _and(found, lambda: surroundings.output(error))
     message, traced = found.message, calls(error.__traceback__)
     found = _and(found, lambda: surroundings.disk(message, traced))
-    told, noted = told_by(_message(error)), worker_error.noted(traced)
+    reported, noted = reported_by(_message(error)), worker_error.noted(traced)
     if noted is not None:
         found = _from_worker(noted, found)
-    elif told is not None:
+    elif reported is not None:
         with contextlib.suppress(Exception):
-            found = _from_text(told, found)
+            found = _from_text(reported, found)
     else:
         found = _and(found, lambda: surroundings.dead_workers(message, traced))
         found = _and(found, lambda: _behind(error, batches, models))
-    return found if told is None else found.replace(process=told.where or "another process")
+    return found if reported is None else found.replace(process=reported.where or "another process")
 
 
 def _with_torch(
     found: RaisedException,
     error: BaseException,
-    blamed: list[Call],
+    blamed: list[TracebackEntry],
     batches: Sequence[Any],
     models: Sequence[Any],
 ) -> RaisedException:
@@ -171,7 +171,7 @@ def _message(error: BaseException) -> str:
         return ""
 
 
-def _blamed(error: BaseException) -> list[Call]:
+def _blamed(error: BaseException) -> list[TracebackEntry]:
     """The calls of the error, or of the one that led to it where only that has a line of his."""
     for each in chain(error):
         found = calls(each.__traceback__)
@@ -180,7 +180,7 @@ def _blamed(error: BaseException) -> list[Call]:
     return calls(error.__traceback__)
 
 
-def _place(error: BaseException, blamed: Sequence[Call]) -> RaisedException:
+def _place(error: BaseException, blamed: Sequence[TracebackEntry]) -> RaisedException:
     users = [call for call in blamed if call.is_users]
     frames = tuple(
         StackLine(
@@ -213,7 +213,7 @@ def _at(file: str, line: int, function: str) -> RaisedException:
     )
 
 
-def _call(blamed: Sequence[Call]) -> RaisedException:
+def _call(blamed: Sequence[TracebackEntry]) -> RaisedException:
     """Operands and variables of the failing call, and the call of torch that it led to."""
     users = [call for call in blamed if call.is_users]
     found = RaisedException(
@@ -233,7 +233,7 @@ def _call(blamed: Sequence[Call]) -> RaisedException:
     )
 
 
-def _inner(call: Call) -> InnerCall | None:
+def _inner(call: TracebackEntry) -> InnerCall | None:
     """The call of a library that failed, and the tensors and modules in it."""
     if call.is_users:
         return None
@@ -245,7 +245,7 @@ def _inner(call: Call) -> InnerCall | None:
     return InnerCall(function=call.function, values=tuple(itertools.islice(held, 8)))
 
 
-def _module_at_work(blamed: Sequence[Call]) -> CrashValue | None:
+def _module_at_work(blamed: Sequence[TracebackEntry]) -> CrashValue | None:
     for call in reversed(blamed):
         module = call.frame.f_locals.get("self")
         if call.frame.f_code.co_varnames[:1] == ("self",) and is_module(module):
@@ -254,14 +254,14 @@ def _module_at_work(blamed: Sequence[Call]) -> CrashValue | None:
     return None
 
 
-def _variables(call: Call) -> dict[str, Any]:
+def _variables(call: TracebackEntry) -> dict[str, Any]:
     """The locals of a function; of a file's top level those that the statement reads."""
     if call.frame.f_code.co_name != "<module>":
         return dict(call.frame.f_locals)
     return {n: call.frame.f_locals[n] for n in origins.names_in(call) if n in call.frame.f_locals}
 
 
-def _phase(blamed: Sequence[Call]) -> str:
+def _phase(blamed: Sequence[TracebackEntry]) -> str:
     """What the script was doing; empty where no call of torch says it."""
     files = [short_name(call.file).replace("\\", "/") for call in blamed]
     for phase, part in (
@@ -294,13 +294,15 @@ def _from_worker(noted: RaisedException, found: RaisedException) -> RaisedExcept
     return found.replace(**{n: value for n, value in there.items() if n not in _PLACE})
 
 
-def _from_text(told: Told, found: RaisedException) -> RaisedException:
+def _from_text(reported: Reported, found: RaisedException) -> RaisedException:
     """The error of another process, of which only the text came here."""
-    said = redact_text(told.message)[:_LONGEST]
-    if not told.file:
-        return found.replace(type=told.type, message=said)
-    there = _at(told.file, told.line, told.function).measured()
+    said = redact_text(reported.message)[:_LONGEST]
+    if not reported.file:
+        return found.replace(type=reported.type, message=said)
+    there = _at(reported.file, reported.line, reported.function).measured()
     called_from = _short_place(found)
     # The values are of this process, which has done nothing wrong.
     gone = dict.fromkeys(("operands", "variables", "inner", "module", "origins"))
-    return found.replace(**{**there, **gone}, type=told.type, message=said, called_from=called_from)
+    return found.replace(
+        **{**there, **gone}, type=reported.type, message=said, called_from=called_from
+    )

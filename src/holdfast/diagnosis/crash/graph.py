@@ -21,11 +21,11 @@ from ...source.assignments import attribute_line
 from ...source.excerpts import excerpt_at
 from ...source.ownership import kind_of
 from ...source.paths import from_here
-from ...source.statements import Found, statements, statements_around
+from ...source.statements import FoundStatement, statements, statements_around
 from ...source.syntax import LOOPS, base_of, called
 from .operands import known, value_of
 from .origins import assigned_before, file_of_class, function_of
-from .traceback_frames import Call
+from .traceback_frames import TracebackEntry
 from .values import is_tensor
 
 _LINES = 8
@@ -36,7 +36,7 @@ _IN_PLACE = re.compile(r"[a-z0-9]_$")
 _HARMLESS = {"requires_grad_", "zero_", "clip_grad_norm_", "clip_grad_value_", "unscale_"}
 
 
-def facts(blamed: Sequence[Call], models: Sequence[Any]) -> RaisedException:
+def facts(blamed: Sequence[TracebackEntry], models: Sequence[Any]) -> RaisedException:
     """Measurements for the rules about backward."""
     users = [call for call in blamed if call.is_users]
     if not users:
@@ -68,13 +68,13 @@ def facts(blamed: Sequence[Call], models: Sequence[Any]) -> RaisedException:
     )
 
 
-def _loop(call: Call) -> ast.stmt | None:
+def _loop(call: TracebackEntry) -> ast.stmt | None:
     """The innermost loop around a call."""
     around = (found.node for found in reversed(statements_around(call.file, call.line)))
     return next((node for node in around if isinstance(node, LOOPS)), None)
 
 
-def _without_grad(call: Call) -> CodeLine | None:
+def _without_grad(call: TracebackEntry) -> CodeLine | None:
     """The ``with torch.no_grad()`` around a call, or the decorator of its function."""
     function = function_of(call)
     first = function.lineno if function is not None else 0
@@ -99,7 +99,7 @@ def _switches_off(node: ast.expr) -> bool:
     return word in ("no_grad", "inference_mode")
 
 
-def _step(node: ast.Call, call: Call, models: Sequence[Any]) -> StepLine:
+def _step(node: ast.Call, call: TracebackEntry, models: Sequence[Any]) -> StepLine:
     """A call of ``step``: whose it is, and the weights that it changes."""
     line = StepLine(**_place(call.file, node.lineno))
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None
@@ -113,7 +113,7 @@ def _step(node: ast.Call, call: Call, models: Sequence[Any]) -> StepLine:
     return line.replace(name=ast.unparse(owner), changes=tuple(names[:_WEIGHTS]))
 
 
-def _weights(model: Any, call: Call) -> Iterator[tuple[str, Any]]:
+def _weights(model: Any, call: TracebackEntry) -> Iterator[tuple[str, Any]]:
     """The weights of a model, behind the name that the failing function has for it."""
     held = dict(call.frame.f_locals)
     fields = getattr(held.get("self"), "__dict__", {})
@@ -130,7 +130,7 @@ def _calls(loop: ast.stmt | None, name: str) -> list[ast.Call]:
     return found[:_LINES]
 
 
-def _carried(call: Call, loop: ast.stmt | None) -> Iterator[CarriedLine]:
+def _carried(call: TracebackEntry, loop: ast.stmt | None) -> Iterator[CarriedLine]:
     """Variables that a turn of the loop reads before it writes them, and that hold a graph."""
     if loop is None:
         return
@@ -238,7 +238,7 @@ def _overwritten(node: ast.stmt) -> tuple[str, str]:
     return "", ""
 
 
-def _maker(file: str, found: Found, target: str) -> str:
+def _maker(file: str, found: FoundStatement, target: str) -> str:
     """The expression that the overwritten name was assigned before."""
     best = ""
     for each in statements(file):
@@ -250,7 +250,7 @@ def _maker(file: str, found: Found, target: str) -> str:
     return best[:160]
 
 
-def _loss(call: Call) -> LossLine | None:
+def _loss(call: TracebackEntry) -> LossLine | None:
     """The name that backward is called on, and the line that made it."""
     node = call.expression() or call.statement()
     for part in ast.walk(node) if node is not None else ():
@@ -274,7 +274,7 @@ _CUTS = {"detach", "item", "numpy", "tolist", "argmax", "no_grad", "inference_mo
          "tensor", "from_numpy", "round", "sign", "requires_grad_", "as_tensor"}  # fmt: skip
 
 
-def _cuts(call: Call, loop: ast.stmt | None) -> tuple[CutLine, ...]:
+def _cuts(call: TracebackEntry, loop: ast.stmt | None) -> tuple[CutLine, ...]:
     """Lines of the loop, or of the function, that cut the graph."""
     found: list[CutLine] = []
     first, last = (loop.lineno, call.line) if loop is not None else (0, call.line)

@@ -13,7 +13,7 @@ from typing import Any, cast
 from ...records.crash import RaisedException
 from ...redaction import redact_text
 from .operands import known, value_of
-from .traceback_frames import Call
+from .traceback_frames import TracebackEntry
 from .values import first_few, is_module
 
 _KEYS = 40
@@ -21,7 +21,7 @@ _NUMBERS = 100_000
 _AKIN = 4
 
 
-def near(error: BaseException, call: Call) -> RaisedException:
+def near(error: BaseException, call: TracebackEntry) -> RaisedException:
     """The nearest existing names, and the keys of a mapping without the one that was asked for."""
     if isinstance(error, NameError):
         scopes = (call.frame.f_locals, call.frame.f_globals, call.frame.f_builtins)
@@ -53,7 +53,7 @@ def _attributes(owner: Any) -> list[str]:
     return names or [*getattr(owner, "__dict__", {}), *dir(type(owner))]
 
 
-def _keys(wanted: object, call: Call) -> RaisedException:
+def _keys(wanted: object, call: TracebackEntry) -> RaisedException:
     for node in ast.walk(call.expression() or call.statement() or ast.Pass()):
         owner = value_of(node.value, call) if isinstance(node, ast.Subscript) else None
         if known(owner) and isinstance(owner, Mapping) and wanted not in owner:

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from ...records.crash import CrashValue
-from .traceback_frames import Call
+from .traceback_frames import TracebackEntry
 from .values import described, is_module, is_tensor
 
 _MISSING = object()
 _NAMED = 12
 
 
-def operands(call: Call) -> tuple[CrashValue, ...]:
+def operands(call: TracebackEntry) -> tuple[CrashValue, ...]:
     """The values in the failing expression, or in the statement where that is not known."""
     node = call.expression() or call.statement()
     if node is None:
@@ -30,7 +30,7 @@ def operands(call: Call) -> tuple[CrashValue, ...]:
     return tuple(found.values())[:_NAMED]
 
 
-def value_of(node: ast.expr, call: Call) -> Any:
+def value_of(node: ast.expr, call: TracebackEntry) -> Any:
     """The value of a name, an attribute or a constant item; ``missing`` for everything else.
 
     Nothing of the user's is called for it: no property, no ``__getitem__`` of a class of his.
@@ -72,7 +72,7 @@ def attribute(owner: Any, name: str) -> Any:
     return found if plain else _MISSING
 
 
-def _variable(name: str, call: Call) -> Any:
+def _variable(name: str, call: TracebackEntry) -> Any:
     for scope in (call.frame.f_locals, call.frame.f_globals, call.frame.f_builtins):
         if name in scope:
             return scope[name]
@@ -92,7 +92,7 @@ def _item(owner: Any, key: Any) -> Any:
     return _MISSING
 
 
-def _values(node: ast.AST, call: Call) -> Iterator[tuple[str, Any]]:
+def _values(node: ast.AST, call: TracebackEntry) -> Iterator[tuple[str, Any]]:
     """Every largest part that can be looked up, as the user wrote it."""
     if isinstance(node, ast.expr):
         value = value_of(node, call)

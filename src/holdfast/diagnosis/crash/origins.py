@@ -17,14 +17,14 @@ from ...source.paths import from_here
 from ...source.statements import functions_around, statements
 from ...source.syntax import called, is_named, targets_of
 from .operands import known, value_of
-from .traceback_frames import Call
+from .traceback_frames import TracebackEntry
 from .values import is_module, is_tensor
 
 _CALLERS = 6
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def origin(name: str, calls: Sequence[Call]) -> CodeLine | None:
+def origin(name: str, calls: Sequence[TracebackEntry]) -> CodeLine | None:
     """Where a name of the last call got its value: there, or in the call that passed it on."""
     users = [call for call in calls if call.is_users][-_CALLERS:]
     asked = name  # callers may have another name for it
@@ -41,12 +41,12 @@ def origin(name: str, calls: Sequence[Call]) -> CodeLine | None:
     return None
 
 
-def assigned_before(name: str, call: Call) -> ast.stmt | None:
+def assigned_before(name: str, call: TracebackEntry) -> ast.stmt | None:
     """The last statement of a call's function, before its line, that binds a name."""
     return _assigned(name, call, function_of(call))
 
 
-def made_at(module: Any, calls: Sequence[Call]) -> tuple[str, CodeLine | None]:
+def made_at(module: Any, calls: Sequence[TracebackEntry]) -> tuple[str, CodeLine | None]:
     """The path of a module in its model, and the line that makes it where that can be told."""
     for call in calls:
         owner: Any = call.frame.f_locals.get("self")
@@ -67,7 +67,7 @@ def made_at(module: Any, calls: Sequence[Call]) -> tuple[str, CodeLine | None]:
     return "", None
 
 
-def reshapes(calls: Sequence[Call]) -> tuple[CodeLine, ...]:
+def reshapes(calls: Sequence[TracebackEntry]) -> tuple[CodeLine, ...]:
     """Lines of the script and of its models that fold values into the batch: ``view(-1, N)``."""
     users = [call for call in calls if call.is_users]
     held = [v for call in users for v in list(call.frame.f_locals.values()) if is_module(v)]
@@ -85,7 +85,7 @@ def reshapes(calls: Sequence[Call]) -> tuple[CodeLine, ...]:
     return tuple(itertools.islice(found, 4))
 
 
-def plain_attributes(call: Call) -> tuple[CodeLine, ...]:
+def plain_attributes(call: TracebackEntry) -> tuple[CodeLine, ...]:
     """Tensors of the failing expression that a module holds beside its parameters and buffers.
 
     ``.to(device)``, ``.half()`` and ``to_empty`` leave them as they are.
@@ -102,7 +102,7 @@ def plain_attributes(call: Call) -> tuple[CodeLine, ...]:
     return tuple(found.values())
 
 
-def _construction(root: Any, path: str, calls: Sequence[Call]) -> CodeLine | None:
+def _construction(root: Any, path: str, calls: Sequence[TracebackEntry]) -> CodeLine | None:
     """The line of the class of the user's that is nearest to the module, or of a variable."""
     parts = path.split(".") if path else []
     owners = [root]
@@ -134,7 +134,7 @@ def file_of_class(kind: type) -> str:
     return ""
 
 
-def _path(root: Any, path: str, calls: Sequence[Call]) -> str:
+def _path(root: Any, path: str, calls: Sequence[TracebackEntry]) -> str:
     """The path, behind the name of the variable where the root is no class of the user's own."""
     if kind_of(file_of_class(type(root))) == "user":
         return path
@@ -145,7 +145,7 @@ def _path(root: Any, path: str, calls: Sequence[Call]) -> str:
     return path
 
 
-def _by_variable(name: str, path: str, call: Call) -> CodeLine | None:
+def _by_variable(name: str, path: str, call: TracebackEntry) -> CodeLine | None:
     function = function_of(call)
     assigned = _assigned(name, call, function)
     if assigned is None:
@@ -183,17 +183,17 @@ def _argument(value: ast.expr, step: str) -> ast.expr | None:
     return given[int(step)]
 
 
-def _is_method(call: Call) -> bool:
+def _is_method(call: TracebackEntry) -> bool:
     return call.frame.f_code.co_varnames[:1] == ("self",)
 
 
-def function_of(call: Call) -> Function | None:
+def function_of(call: TracebackEntry) -> Function | None:
     """The syntax tree of the function of a call; None at the top of a file."""
     around = functions_around(call.file, call.line)
     return next((node for node in reversed(around) if node.name == call.function), None)
 
 
-def _assigned(name: str, call: Call, function: Function | None) -> ast.stmt | None:
+def _assigned(name: str, call: TracebackEntry, function: Function | None) -> ast.stmt | None:
     """The last statement of the function before the line that binds a name."""
     best: ast.stmt | None = None
     own = () if function is None else (function,)
@@ -213,7 +213,7 @@ def _binds(node: ast.stmt) -> set[str]:
     return writes(node)
 
 
-def _passed(name: str, function: Function | None, caller: Call | None) -> str | None:
+def _passed(name: str, function: Function | None, caller: TracebackEntry | None) -> str | None:
     """The caller's name for a parameter; None where it is none or was computed in the call."""
     if function is None or caller is None:
         return None
@@ -244,7 +244,7 @@ def _line(file: str, line: int, name: str) -> CodeLine:
     return CodeLine(name=name, file=from_here(file), line=line, code=code[:160])
 
 
-def names_in(call: Call) -> list[str]:
+def names_in(call: TracebackEntry) -> list[str]:
     """The names in the failing expression that hold something, in their order."""
     node = call.expression() or call.statement()
     if node is None:

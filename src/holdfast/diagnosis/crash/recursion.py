@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 from ...records.crash import RaisedException, Recursion, RecursionArgument
-from .traceback_frames import Call
+from .traceback_frames import TracebackEntry
 from .values import in_words, is_module, is_tensor
 
 # The innermost calls that are looked at; a function that stands in them so often repeats.
@@ -21,7 +21,7 @@ _SHOWN = 5
 _FIXED = (bool, int, float, str, bytes, tuple, frozenset, type(None))
 
 
-def recursion(error: BaseException, calls: Sequence[Call]) -> RaisedException:
+def recursion(error: BaseException, calls: Sequence[TracebackEntry]) -> RaisedException:
     """The functions of the circle, innermost first, and the arguments of the user's."""
     if not isinstance(error, RecursionError):
         return RaisedException()

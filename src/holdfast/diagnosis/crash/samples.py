@@ -12,14 +12,14 @@ from ...probes.sample_files import file_of, innermost
 from ...records.crash import RaisedException
 from ...source.syntax import called
 from .operands import value_of
-from .traceback_frames import Call
+from .traceback_frames import TracebackEntry
 from .values import first_few
 
 _INDICES = 1024
 _SHAPES = 8
 
 
-def loaded(calls: Sequence[Call]) -> RaisedException:
+def loaded(calls: Sequence[TracebackEntry]) -> RaisedException:
     """The sample that a dataset was asked for, or the samples that were put together."""
     found = RaisedException()
     dataset: Any = None
@@ -47,7 +47,7 @@ def loaded(calls: Sequence[Call]) -> RaisedException:
     return found
 
 
-def over_loader(call: Call) -> RaisedException:
+def over_loader(call: TracebackEntry) -> RaisedException:
     """Whether the loop at whose head a call is goes over a DataLoader."""
     head = call.statement()
     if not isinstance(head, ast.For) or "torch.utils.data" not in sys.modules:

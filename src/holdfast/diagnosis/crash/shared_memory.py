@@ -14,7 +14,7 @@ from pathlib import Path
 from ...records.crash import RaisedException, SharedMemory, ShorterFile
 from ...redaction import redact_text
 from ...source.paths import from_here
-from .traceback_frames import Call
+from .traceback_frames import TracebackEntry
 from .values import is_tensor
 
 _SHARED = "/dev/shm"
@@ -23,7 +23,9 @@ _MAPS = Path("/proc/self/maps")
 _NAMED = 4
 
 
-def bus_error(calls: Sequence[Call], workers: int, found: RaisedException) -> RaisedException:
+def bus_error(
+    calls: Sequence[TracebackEntry], workers: int, found: RaisedException
+) -> RaisedException:
     """Room for shared memory, what the batches on their way need of it, and shorter files."""
     if os.path.isdir(_SHARED):
         left = os.statvfs(_SHARED)
@@ -63,13 +65,13 @@ def shorter_files(maps: str) -> Iterator[ShorterFile]:
             yield ShorterFile(file=file, bytes=found.st_size, mapped=end)
 
 
-def _largest_tensor(calls: Sequence[Call]) -> int:
+def _largest_tensor(calls: Sequence[TracebackEntry]) -> int:
     """Bytes of the largest tensor of the user's innermost function: the last batch or larger."""
     user = next((call for call in reversed(calls) if call.is_users), None)
     held = user.frame.f_locals.values() if user is not None else ()
     return max((t.numel() * t.element_size() for t in held if is_tensor(t)), default=0)
 
 
-def _prefetched(call: Call) -> int:
+def _prefetched(call: TracebackEntry) -> int:
     ahead = getattr(call.frame.f_locals.get("self"), "_prefetch_factor", None)
     return ahead if isinstance(ahead, int) else 0

@@ -18,7 +18,7 @@ from ...records.crash import Disk, MemoryReading, RaisedException
 from ...run.host_memory import machine_oom_kills, nearest, oom_kills, shared_limits
 from ...source.paths import from_here
 from .shared_memory import bus_error
-from .traceback_frames import Call
+from .traceback_frames import TracebackEntry
 
 # Kills for lack of memory before this process trained: those that follow may be of its workers.
 _KILLED_BEFORE = oom_kills()
@@ -30,8 +30,8 @@ _REAPED = 200
 
 def world() -> RaisedException:
     """How many processes train together, this one counted."""
-    told = os.environ.get("WORLD_SIZE", "")
-    size = int(told) if told.isdigit() else 1
+    reported = os.environ.get("WORLD_SIZE", "")
+    size = int(reported) if reported.isdigit() else 1
     if "torch" in sys.modules:
         from ...probes.ranks import ranks
 
@@ -51,7 +51,7 @@ def output(error: BaseException) -> RaisedException:
     return RaisedException()
 
 
-def dead_workers(message: str, calls: Sequence[Call]) -> RaisedException:
+def dead_workers(message: str, calls: Sequence[TracebackEntry]) -> RaisedException:
     """Loader workers that have ended other than by returning, and what memory may say of it."""
     workers: list[Any] = []
     for call in reversed(calls):
@@ -76,7 +76,7 @@ def dead_workers(message: str, calls: Sequence[Call]) -> RaisedException:
     return found
 
 
-def disk(message: str, calls: Sequence[Call]) -> RaisedException:
+def disk(message: str, calls: Sequence[TracebackEntry]) -> RaisedException:
     """What is left on the disk that a file was being written to."""
     if not _WRITING.search(message):
         return RaisedException()

@@ -21,19 +21,19 @@ from torch import nn
 from ...records.base import Kind
 from ...records.crash import SwallowedException
 from ...redaction import redact_text
-from ...source.excerpts import place_told
+from ...source.excerpts import place_reported
 from ...source.frames import forget_locals, frames_from
 from ...source.ownership import kind_of
 from ...source.statements import functions_around, statements_around
 from ...source.syntax import called
 from ..dynamo import hide
 
-# Batches without a step before the exam, batches that it lasts, and when it is tried again. A
+# Batches without a step before the trace, batches that it lasts, and when it is tried again. A
 # batch or two are skipped on purpose by scripts that drop broken samples. Guesses.
 _PATIENCE = 6
 _BATCHES = 3
 _LATER = 8
-# Calls that are followed at most, where the loop ends amid the exam.
+# Calls that are followed at most, where the loop ends amid the trace.
 _CALLS = 100_000
 _TRAINS = ("backward", "step", "manual_backward")
 
@@ -108,7 +108,7 @@ class SwallowedErrors:
             last = swallowed[-1]
             self.due = sys.maxsize
             found = SwallowedException(
-                **place_told(last.file, last.line),
+                **place_reported(last.file, last.line),
                 type=last.type,
                 message=redact_text(last.message[:4000])[:400],
                 batches=self.batches - 1,

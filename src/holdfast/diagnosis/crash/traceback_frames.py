@@ -13,7 +13,7 @@ from ...source.statements import expression_at, statement_at
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TracebackEntry:
     """One entry of a traceback."""
 
     frame: FrameType
@@ -50,10 +50,10 @@ class Call:
         return found.node if found is not None else None
 
 
-def calls(traceback: TracebackType | None) -> list[Call]:
+def calls(traceback: TracebackType | None) -> list[TracebackEntry]:
     """The entries of a traceback without our own, outermost first."""
     return [
-        Call(at.tb_frame, at.tb_lineno, at.tb_lasti)
+        TracebackEntry(at.tb_frame, at.tb_lineno, at.tb_lasti)
         for at in _entries(traceback)
         if not is_ours(at.tb_frame.f_code.co_filename)
     ]

@@ -18,7 +18,7 @@ _LAST = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     """An exception of another process, as its text tells it."""
 
     type: str
@@ -44,7 +44,7 @@ def _without_secrets(line: str) -> str:
     return redact_code(line) if line.startswith("    ") else redact_text(line)
 
 
-def told_by(message: str) -> Told | None:
+def reported_by(message: str) -> Reported | None:
     """The exception of another process in the message of this one; None where there is none."""
     head, marker, rest = message.partition("Traceback (most recent call last):")
     if not marker:
@@ -60,7 +60,9 @@ def told_by(message: str) -> Told | None:
             kind, said = last["type"].rpartition(".")[2], last["message"] or ""
     caught = _WORKER.search(head)
     where = caught["where"] if caught else ""
-    return Told(kind or (caught["type"] if caught else ""), said, where, *entry) if kind else None
+    return (
+        Reported(kind or (caught["type"] if caught else ""), said, where, *entry) if kind else None
+    )
 
 
 def _without_ours(lines: list[str]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...records.crash import RaisedException
-from .traceback_frames import Call
+from .traceback_frames import TracebackEntry
 
 ATTRIBUTE = "_holdfast_facts"
 
@@ -20,7 +20,7 @@ def carry(wrapper: Any, facts: RaisedException) -> None:
     setattr(wrapper, ATTRIBUTE, facts.replace(traceback=None))
 
 
-def noted(calls: Sequence[Call]) -> RaisedException | None:
+def noted(calls: Sequence[TracebackEntry]) -> RaisedException | None:
     """The facts from the worker whose error these calls raise again; None for any other."""
     for call in reversed(calls):
         if call.function == "reraise":

@@ -27,7 +27,7 @@ _MOST = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CalledModel:
     """A model and what it was called with."""
 
     model: nn.Module
@@ -44,7 +44,7 @@ class Call:
         return int(sizes[0]) if sizes else 0
 
 
-def last_call(found: TracebackType | None) -> Call | None:
+def last_call(found: TracebackType | None) -> CalledModel | None:
     """The outermost call of a model on the way to an error."""
     calls: list[tuple[nn.Module, dict[str, Any]]] = []
     for frame, _ in traceback.walk_tb(found):
@@ -54,11 +54,11 @@ def last_call(found: TracebackType | None) -> Call | None:
     for module, known in calls:
         if next(module.parameters(), None) is not None:
             args, kwargs = tuple(known.get("args", ())), dict(known.get("kwargs", {}))
-            return Call(module, args, kwargs, inner=calls[-1][0])
+            return CalledModel(module, args, kwargs, inner=calls[-1][0])
     return None
 
 
-def kept(call: Call) -> tuple[dict[str, int], int]:
+def kept(call: CalledModel) -> tuple[dict[str, int], int]:
     """Bytes that autograd keeps, by the name of the module, outputs included; and the outputs.
 
     Raises whatever the model does on tensors without content, where it asks for their values.

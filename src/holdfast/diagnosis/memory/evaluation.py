@@ -22,7 +22,7 @@ import torch
 from ...records.base import Kind
 from ...records.memory import EvaluationGraphs
 from ..dynamo import compilations
-from ..watchpoint import Change, Watchpoint
+from ..watchpoint import ValueChange, Watchpoint
 from . import unused_graphs
 from .graphs import now, touches
 
@@ -51,7 +51,7 @@ class _Window:
     low: int
     high: int = 0
     batches: int = 0
-    changes: list[Change] = field(default_factory=list[Change])
+    changes: list[ValueChange] = field(default_factory=list[ValueChange])
 
 
 class _Jumps:
@@ -114,7 +114,7 @@ def _leave_train_alone() -> None:
         _switch[1]()
 
 
-class Evaluation:
+class Evaluations:
     """The evaluations of one process.
 
     Args:
@@ -237,7 +237,7 @@ class Evaluation:
             self._window = None
             _leave_train_alone()
 
-    def _stop(self) -> list[Change]:
+    def _stop(self) -> list[ValueChange]:
         watch, self._watch = self._watch, None
         if watch is None:
             return []
@@ -263,7 +263,7 @@ class Evaluation:
         self._record(record)
 
 
-def _most(changes: Sequence[Change]) -> list[Change]:
+def _most(changes: Sequence[ValueChange]) -> list[ValueChange]:
     """Of all lines that made nodes those below the one call that made the most."""
     made: dict[tuple[str, int, str], int] = {}
     for change in changes:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...records.memory import Expression
 from ..crash.operands import known, value_of
-from ..crash.traceback_frames import Call, calls
+from ..crash.traceback_frames import TracebackEntry, calls
 
 # The allocator asks for somewhat more than a tensor has, and torch rounds what it says.
 _ROUNDING = 0.02
@@ -87,7 +87,7 @@ def _parts(node: ast.expr) -> list[ast.expr]:
     return [node.value] if isinstance(node, ast.Subscript) else []
 
 
-def _attempt(node: ast.expr, call: Call) -> Any:
+def _attempt(node: ast.expr, call: TracebackEntry) -> Any:
     """The value of an expression on meta tensors; None where it cannot be told."""
     try:
         with torch.no_grad(), torch.device("meta"):
@@ -96,7 +96,7 @@ def _attempt(node: ast.expr, call: Call) -> Any:
         return None
 
 
-def _value(node: ast.expr, call: Call) -> Any:
+def _value(node: ast.expr, call: TracebackEntry) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     if known(held := value_of(node, call)):
@@ -123,7 +123,7 @@ def _value(node: ast.expr, call: Call) -> Any:
     raise _UnknownError
 
 
-def _called(node: ast.Call, call: Call) -> Any:
+def _called(node: ast.Call, call: TracebackEntry) -> Any:
     """The result of a method of a tensor or of a function of torch."""
     function: Any = None
     if isinstance(node.func, ast.Name) and node.func.id == "len":

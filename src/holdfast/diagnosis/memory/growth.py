@@ -14,11 +14,11 @@ from typing import Any
 
 from ...records.memory import GraphChain, StoringLine, ValueGrowth
 from . import growth_facts
-from .carriers import Carrier, Carriers
-from .census import Census, Growth, Timeline
-from .holders import Held
+from .graph_carriers import GraphCarrier, GraphCarriers
 from .line_watch import LineWatch
 from .look_schedule import APART, LookSchedule
+from .references import Held
+from .value_sizes import GrownValue, Timeline, ValueSizes
 
 # Bytes per step below which plain objects are not measured: a log of numbers. A quarter of what
 # detectors accuse by default.
@@ -57,30 +57,30 @@ class GrowthWatch:
 
     def __init__(self, timeline: Timeline, record: Record, pass_steps: Callable[[], int]) -> None:
         self._record, self._pass_steps = record, pass_steps
-        self._census = Census(timeline)
-        self.carriers = Carriers(timeline)
+        self._value_sizes = ValueSizes(timeline)
+        self.graph_carriers = GraphCarriers(timeline)
         """Asks the next loss, while it waits for one."""
         self._schedule = LookSchedule()
         self._lines = LineWatch()
         self._things: dict[tuple[str, str], _Thing] = {}
-        self._waiting: list[Growth | Carrier] = []
+        self._waiting: list[GrownValue | GraphCarrier] = []
 
     @property
     def busy(self) -> bool:
         """Whether something grows, or is being followed."""
-        return self._schedule.alert or self._lines.active or self.carriers.waiting
+        return self._schedule.alert or self._lines.active or self.graph_carriers.waiting
 
     def order(self, step: int) -> None:
         """There is a sign of growth: look soon."""
         if not self.busy and self._schedule.order(step):
-            self._census.begin()
+            self._value_sizes.begin()
 
     def tick(self, step: int, frame: FrameType) -> None:
         """A step has ended."""
         if self._lines.active:
             if self._lines.step_ended(frame):
                 self._conclude()
-        elif self.carriers.waiting:
+        elif self.graph_carriers.waiting:
             self._name_carrier(step, frame)
         elif self._schedule.due(step):
             self._look(step, frame)
@@ -91,34 +91,34 @@ class GrowthWatch:
             self._conclude()
 
     def _look(self, step: int, frame: FrameType) -> None:
-        self._census.look(frame, step)
-        if self._schedule.looked(step, self._census.seconds):
+        self._value_sizes.look(frame, step)
+        if self._schedule.looked(step, self._value_sizes.seconds):
             self._compare(step, frame)
-        self._census.close()
+        self._value_sizes.close()
 
     def _compare(self, step: int, frame: FrameType) -> None:
         """Measure what has grown at every look, else what reaches back, else what grows rarely."""
-        growing = _worth(self._census.growing())
+        growing = _worth(self._value_sizes.growing())
         measured = self._measure(growing, frame)
-        chained = [] if measured else self._census.chained()
+        chained = [] if measured else self._value_sizes.chained()
         chained = [chain for chain in chained if chain.age >= self._chain(chain.held).due]
         if not measured and not chained:
             known = {growth.held.identity for growth in growing}
-            rare = _worth(g for g in self._census.rarely() if g.held.identity not in known)
+            rare = _worth(g for g in self._value_sizes.rarely() if g.held.identity not in known)
             self._measure(rare, frame)
             growing += rare
         waits = [wait for growth in growing if (wait := self._wait(growth)) is not None]
         self._schedule.plan(step, min(waits, default=None))
         if chained:
-            self.carriers.ask(self._census, chained)
+            self.graph_carriers.ask(self._value_sizes, chained)
 
-    def _wait(self, growth: Growth) -> int | None:
+    def _wait(self, growth: GrownValue) -> int | None:
         """Steps until it is to be measured again; None where that can wait for any look."""
         thing = self._thing(growth)
         wait = thing.due - growth.record.steps
         return wait if wait <= 0 or thing.records < _OWN_LOOKS else None
 
-    def _measure(self, growing: list[Growth], frame: FrameType) -> bool:
+    def _measure(self, growing: list[GrownValue], frame: FrameType) -> bool:
         """Record what is due, follow the lines of what is new; whether there was anything."""
         # What was measured before is measured again while it certainly goes on.
         due = [
@@ -134,16 +134,16 @@ class GrowthWatch:
 
     def _name_carrier(self, step: int, frame: FrameType) -> None:
         """One step later: which tensor of the step before leads into the new graphs?"""
-        for chain in self.carriers.suspected:
+        for chain in self.graph_carriers.suspected:
             self._postpone(self._chain(chain.held), chain.age)
-        found = self.carriers.answer(self._census, frame, step)
+        found = self.graph_carriers.answer(self._value_sizes, frame, step)
         self._take([found] if found is not None else [], frame)
-        self._census.close()
+        self._value_sizes.close()
         self._schedule.soon(step)
 
-    def _take(self, growing: Sequence[Growth | Carrier], frame: FrameType) -> None:
+    def _take(self, growing: Sequence[GrownValue | GraphCarrier], frame: FrameType) -> None:
         """Record those whose line is known; follow the lines of the others."""
-        unknown: list[Growth | Carrier] = []
+        unknown: list[GrownValue | GraphCarrier] = []
         for growth in growing:
             thing = self._thing(growth)
             trials = _TRIALS if growth.record.single else 1
@@ -163,7 +163,7 @@ class GrowthWatch:
             thing.line = growth_facts.of_line(growth.held, changes, self._lines.steps)
             self._write(growth, thing)
 
-    def _write(self, growth: Growth | Carrier, thing: _Thing) -> None:
+    def _write(self, growth: GrownValue | GraphCarrier, thing: _Thing) -> None:
         thing.records += 1
         self._postpone(thing, growth.record.steps)
         self._record(growth.record.replace(**vars(thing.line)), growth.held.value)
@@ -175,7 +175,7 @@ class GrowthWatch:
         if whole:
             thing.due = min(thing.due, (steps // whole + 1) * whole)
 
-    def _thing(self, growth: Growth | Carrier) -> _Thing:
+    def _thing(self, growth: GrownValue | GraphCarrier) -> _Thing:
         kind = growth.record.kind
         return self._things.setdefault((kind, growth.held.identity), _Thing())
 
@@ -183,6 +183,6 @@ class GrowthWatch:
         return self._things.setdefault((GraphChain.kind, held.identity), _Thing())
 
 
-def _worth(growing: Iterable[Growth]) -> list[Growth]:
+def _worth(growing: Iterable[GrownValue]) -> list[GrownValue]:
     found = ((growth, growth.record) for growth in growing)
     return [g for g, r in found if (r.graphs and not r.single) or r.bytes >= _LEAST]

@@ -12,9 +12,9 @@ from ...source.growth import habits, refers_to_itself
 from ...source.paths import from_here
 from ...source.statements import function_at, statement_at
 from ...source.training_calls import training_in
-from ..watchpoint import Change
+from ..watchpoint import ValueChange
 from .code_line import code_line
-from .holders import CACHED, Held
+from .references import CACHED, Held
 
 
 def of_growth(grown: ValueGrowth, held: Held, pass_steps: int) -> ValueGrowth:
@@ -47,7 +47,7 @@ def of_chain(
     return found if line is None else found.replace(**vars(line))
 
 
-def of_line(held: Held, changes: Sequence[Change], steps: int = 0) -> StoringLine:
+def of_line(held: Held, changes: Sequence[ValueChange], steps: int = 0) -> StoringLine:
     """The line that makes a value grow: as traced for some steps, else as the source says."""
     itself = [c for c in changes if refers_to_itself(c.file, c.line, held.name)]
     if changes:

@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ...records.memory import GraphChain
 from ...source.ownership import kind_of
 from . import growth_facts
-from .census import Timeline
 from .graphs import number_of
-from .holders import Held, walk
+from .references import Held, walk
+from .value_sizes import Timeline
 
 # Nodes of one holder, and seconds for all of them: the script has already failed.
 _NODES = 20_000

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..watchpoint import Change, Watchpoint
-from .holders import CACHED, Held
+from ..watchpoint import ValueChange, Watchpoint
+from .references import CACHED, Held
 
 # Steps that lines are followed, and steps that somebody else who follows the lines is waited for.
 _STEPS = 3
@@ -52,7 +52,7 @@ class LineWatch:
             return self.steps >= _PATIENCE
         return len(watch.changes) == self._count or self.steps >= _STEPS or not watch.active
 
-    def stop(self) -> list[list[Change]]:
+    def stop(self) -> list[list[ValueChange]]:
         """End; the changes of each value, in the order they were first seen."""
         watch, self._watch = self._watch, None
         if watch is not None:
@@ -84,8 +84,8 @@ class _Changed:
     def _now(self, frame: FrameType) -> Any:
         owner, key = self._held.owner, self._held.key
         if self._held.how == "local":
-            mine = self._shared or frame is owner
-            return owner.f_locals.get(key) if mine else self._value
+            own = self._shared or frame is owner
+            return owner.f_locals.get(key) if own else self._value
         if self._held.how == "closure":
             return owner.cell_contents
         if owner is None:

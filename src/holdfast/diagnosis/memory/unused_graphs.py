@@ -15,7 +15,7 @@ from ...source.contents import name_of_torch
 from ...source.ownership import user_modules
 from ...source.statements import function_at, function_head, statement_at
 from ...source.syntax import FUNCTIONS
-from ...source.training_calls import Training, training_in
+from ...source.training_calls import TrainingCalls, training_in
 from .code_line import code_line
 
 Lines = Sequence[tuple[str, int, str]]
@@ -65,7 +65,7 @@ def _puts_off(node: ast.stmt) -> bool:
     return isinstance(node, FUNCTIONS) or isinstance(value, ast.GeneratorExp | ast.Lambda)
 
 
-def _named(calls: Lines, training: Training) -> tuple[str, int, str]:
+def _named(calls: Lines, training: TrainingCalls) -> tuple[str, int, str]:
     """The innermost call in a function that no loss is made by."""
     for file, line, function in calls:
         if not {function, f".{function}"} & training.used:
@@ -73,7 +73,7 @@ def _named(calls: Lines, training: Training) -> tuple[str, int, str]:
     return calls[-1]
 
 
-def _fix(file: str, node: ast.stmt, function: str, training: Training) -> Fix:
+def _fix(file: str, node: ast.stmt, function: str, training: TrainingCalls) -> Fix:
     at, own = (file, node.lineno), {function, f".{function}"}
     if at in training.lines:
         return "shared"
@@ -86,7 +86,7 @@ def _fix(file: str, node: ast.stmt, function: str, training: Training) -> Fix:
     return "statement"
 
 
-def _trained(file: str, loop: ast.stmt, training: Training) -> bool:
+def _trained(file: str, loop: ast.stmt, training: TrainingCalls) -> bool:
     lines = {(file, part.lineno) for part in ast.walk(loop) if isinstance(part, ast.stmt)}
     return bool(lines & training.lines) or training.reached_by(loop)
 

@@ -16,13 +16,13 @@ from ...records.memory import GraphChain, MemoryRanOut, ValueGrowth
 from ...run.host_memory import ran_out
 from ..training import Training
 from . import footprint, held_graphs
-from .carriers import EARLY, EarlyStates
-from .census import Timeline
-from .evaluation import Evaluation
+from .evaluation import Evaluations
+from .graph_carriers import EARLY, EarlyStates
 from .graphs import Markers, newest, now
 from .growth import GrowthWatch
 from .heap import Heap
 from .parts import MemoryParts
+from .value_sizes import Timeline
 from .workers import Workers, batches
 
 # Steps between two readings of the signs, and steps a graph may stay alive without a question.
@@ -40,11 +40,11 @@ _WITHOUT = 8
 
 
 class MemoryWatch:
-    """Notices, orders exams and records what they measured."""
+    """Notices, orders profiles and records what they measured."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self.evaluation = Evaluation(training.record, training.known_models)
+        self.evaluation = Evaluations(training.record, training.known_models)
         self._workers = Workers(training.record)
         self._early = EarlyStates()
         self._parts = MemoryParts(training)
@@ -68,8 +68,8 @@ class MemoryWatch:
         self._markers.backward(loss, self._step + 1)
         if not isinstance(loss, Tensor):
             return
-        if self._growth.carriers.waiting:
-            self._growth.carriers.backward(loss)
+        if self._growth.graph_carriers.waiting:
+            self._growth.graph_carriers.backward(loss)
         if self._early.names:
             self._early.backward(loss, self._timeline)
         if self._opt < 0:

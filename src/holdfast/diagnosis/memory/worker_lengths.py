@@ -19,7 +19,7 @@ from ...source.frames import frames_from
 from ...source.growth import habits
 from ...source.ownership import file_of, owner_of
 from .code_line import code_line
-from .holders import CACHED, Held, reachable
+from .references import CACHED, Held, reachable
 
 # Looks that must each find more than the one before; looks without an answer that are one.
 _LOOKS = 4

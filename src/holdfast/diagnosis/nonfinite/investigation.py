@@ -1,6 +1,6 @@
 """Investigation after a bad step: finds the line; each distinct fault gets few of them.
 
-Bad steps in a row of an explained fault are equal as soon as an exam names no other sample: a state
+Bad steps in a row of an explained fault are equal as soon as a rerun names no other sample: a state
 that carries the NaN on makes every later step bad, and they are counted, not looked into.
 
 Three ways, the first that works:
@@ -34,8 +34,8 @@ from ...probes.ranks import ranks
 from ...records import Kind
 from ...records.nonfinite import BatchReplay, Cause
 from . import provenance
-from .observer import Birth, Observer
-from .provenance import Scene
+from .observer import FirstBadOp, Observer
+from .provenance import StepContext
 
 # Exams for one fault that stays unexplained, and for all faults of a run.
 _ATTEMPTS = 6
@@ -63,15 +63,15 @@ class Explained:
     """A fault whose line is known: the samples that were found, and how often was looked."""
 
     samples: set[Any] = field(default_factory=set[Any])
-    exams: int = 0
+    reruns: int = 0
     last: int = -1
     """The step that had it last."""
     nothing_new: bool = False
-    """The last exam named no other sample: until a step without it, all are counted as equal."""
+    """The last rerun named no other sample: until a step without it, all are counted as equal."""
 
 
 class PoisonedTraining(Protocol):
-    """What an exam of a poisoned step asks of the training."""
+    """What a rerun of a poisoned step asks of the training."""
 
     @property
     def iteration(self) -> int:
@@ -82,7 +82,9 @@ class PoisonedTraining(Protocol):
         """Whether any gradient on the CPU is non-finite."""
         ...
 
-    def scene(self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None) -> Scene:
+    def step_context(
+        self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None
+    ) -> StepContext:
         """The models, their names and the batch."""
         ...
 
@@ -96,7 +98,7 @@ class PoisonedTraining(Protocol):
 
 
 class Investigation:
-    """The exams of one process.
+    """The reruns of one process.
 
     Args:
         settings: whether batches may be handed out twice.
@@ -152,9 +154,9 @@ class Investigation:
         """Under observation: is the loss bad already, or must backward be watched?"""
         if self._observer is None or not isinstance(loss, Tensor):
             return
-        birth = self._observer.responsible(loss)
-        if birth is not None:
-            self._note(birth)
+        first_bad_op = self._observer.responsible(loss)
+        if first_bad_op is not None:
+            self._note(first_bad_op)
         elif loss.grad_fn is not None:
             self._observer.follow(loss)
 
@@ -263,7 +265,7 @@ class Investigation:
 
     def state(self) -> dict[str, Any]:
         """What decides whether a fault is looked into once more, as plain data."""
-        known = [(*fault, list(one.samples), one.exams) for fault, one in self._explained.items()]
+        known = [(*fault, list(one.samples), one.reruns) for fault, one in self._explained.items()]
         return {
             "tried": [(*fault, count) for fault, count in self._tried.items()],
             "explained": known,
@@ -275,8 +277,8 @@ class Investigation:
         """Go on from what ``state`` gave."""
         self._tried = Counter({(kind, where): count for kind, where, count in state["tried"]})
         self._explained = {
-            (kind, where): Explained(set(samples), exams)
-            for kind, where, samples, exams in state["explained"]
+            (kind, where): Explained(set(samples), reruns)
+            for kind, where, samples, reruns in state["explained"]
         }
         self._open = Incident(**state["open"]) if state["open"] is not None else None
         self._left, self.alert, self._caught = state["left"], state["alert"], state["caught"]
@@ -293,11 +295,11 @@ class Investigation:
 
     # ------------------------------------------------------------------ details
 
-    def _scene(self) -> Scene:
-        return self._training.scene(*self._here(), self._root() if self._root else None)
+    def _step_context(self) -> StepContext:
+        return self._training.step_context(*self._here(), self._root() if self._root else None)
 
     def _due(self, fault: Fault) -> bool:
-        """Whether one more exam may be spent on a fault."""
+        """Whether one more rerun may be spent on a fault."""
         known = self._explained.get(fault)
         if known is not None:
             return self._another(known)
@@ -308,7 +310,7 @@ class Investigation:
         at, before = self._training.iteration, known.last
         known.last = at
         known.nothing_new = known.nothing_new and before >= at - 1
-        if not known.samples or known.exams >= _SAMPLES or known.nothing_new:
+        if not known.samples or known.reruns >= _SAMPLES or known.nothing_new:
             return False
         drawn = [index for batch in self._here()[0] for index in batch.indices or ()]
         return bool(drawn) and known.samples.isdisjoint(drawn)
@@ -316,16 +318,16 @@ class Investigation:
     def _examine(
         self,
         fault: Fault,
-        exam: Callable[[FrameType | None, Scene], Cause | None],
+        rerun: Callable[[FrameType | None, StepContext], Cause | None],
         frame: FrameType | None,
     ) -> None:
         known = self._explained.get(fault)
         if known is None:
             self._tried[fault] += 1
-        self._found = exam(frame, self._scene())
+        self._found = rerun(frame, self._step_context())
         if known is not None:
             named = {sample for _, sample in self._found.samples} if self._found else set[Any]()
-            known.exams, known.nothing_new = known.exams + 1, named <= known.samples
+            known.reruns, known.nothing_new = known.reruns + 1, named <= known.samples
 
     def _order(self, incident: Incident, batches: Sequence[Batch], *, known_in_time: bool) -> None:
         self._tried[incident.fault] += 1
@@ -341,22 +343,22 @@ class Investigation:
             self._training.record_at(incident.step, again)
 
     def _watch(self) -> None:
-        self._observer = provenance.observer_of(self._scene())
+        self._observer = provenance.observer_of(self._step_context())
         self._observer.start()
 
     def _look_back(self) -> None:
-        if self._observer is not None and self._observer.backward_birth is not None:
-            self._note(self._observer.backward_birth)
+        if self._observer is not None and self._observer.backward_bad_op is not None:
+            self._note(self._observer.backward_bad_op)
 
-    def _note(self, birth: Birth) -> None:
+    def _note(self, first_bad_op: FirstBadOp) -> None:
         if self._found is None:
             how = "replay" if self.replaying else "next"
-            self._found = provenance.told(birth, self._scene(), how=how)
+            self._found = provenance.reported(first_bad_op, self._step_context(), how=how)
 
     def _tell(self, incident: Incident) -> None:
         found, self._found = self._found, None
         if self._observer is not None:
-            self._observer.backward_birth = None
+            self._observer.backward_bad_op = None
         if found is not None:
             known = self._explained.setdefault(incident.fault, Explained())
             known.samples.update(sample for _, sample in found.samples)

@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import (
 
 from ...records.nonfinite import TensorStats
 from ...shards import local
-from .place import Place, place_in_traceback, place_of
+from .place import CallPlace, place_in_traceback, place_of
 from .tensor_stats import (
     bad,
     floating,
@@ -47,14 +47,14 @@ Node = Any
 
 
 @dataclass(slots=True)
-class Birth:
+class FirstBadOp:
     """The operation that first made a non-finite value, or the tensor that brought it in."""
 
     op: str
-    place: Place
+    place: CallPlace
     inputs: tuple[TensorStats, ...] = ()
     output: Tensor | None = None
-    told: TensorStats | None = None
+    reported: TensorStats | None = None
     """The output's numbers at birth."""
     intended: bool = False
     """An infinity that somebody wrote down, as masks do: no fault by itself."""
@@ -81,10 +81,10 @@ class Observer(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self.running = False
-        self.backward_birth: Birth | None = None
+        self.backward_bad_op: FirstBadOp | None = None
         self._names = names
         self._buffers, self._data = buffers, data
-        self._births: dict[int, Birth] = {}
+        self._first_bad_ops: dict[int, FirstBadOp] = {}
         self._owners: dict[Node, str] = {}
         self._undo = contextlib.ExitStack()
         self._graph: list[Any] = []
@@ -129,7 +129,7 @@ class Observer(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._inert:
             return func(*args, **kwargs)
-        before: dict[int, Birth] | None = None
+        before: dict[int, FirstBadOp] | None = None
         # In here we run inside the user's own calls: an operation that cannot be looked at
         # (subclasses, sparse, fake) is passed over.
         with contextlib.suppress(Exception):
@@ -140,55 +140,61 @@ class Observer(TorchDispatchMode):
             self._look(func, args, kwargs, out, before)
         return out
 
-    def responsible(self, tensor: Tensor) -> Birth | None:
+    def responsible(self, tensor: Tensor) -> FirstBadOp | None:
         """Origin of the non-finite value in ``tensor``; None when it was not seen."""
-        return self._births.get(_key(tensor))
+        return self._first_bad_ops.get(_key(tensor))
 
-    def _known(self, values: Any) -> dict[int, Birth]:
+    def _known(self, values: Any) -> dict[int, FirstBadOp]:
         keys = map(_key, floating(values))
-        return {key: self._births[key] for key in keys if key in self._births}
+        return {key: self._first_bad_ops[key] for key in keys if key in self._first_bad_ops}
 
     def _look(
-        self, func: Any, args: Any, kwargs: Any, out: Any, before: dict[int, Birth] | None
+        self, func: Any, args: Any, kwargs: Any, out: Any, before: dict[int, FirstBadOp] | None
     ) -> None:
         name = func._schema.name.split("::")[-1]
         if name.startswith(_UNWRITTEN):
             return
         outputs = list(floating(out)) or (list(floating(args[:1])) if before is not None else [])
-        spoilt = [t for t in outputs if bad(t)]
+        bad_values = [t for t in outputs if bad(t)]
         if before is not None:
             for tensor in outputs:
-                self._births.pop(_key(tensor), None)
-        if not spoilt:
+                self._first_bad_ops.pop(_key(tensor), None)
+        if not bad_values:
             return
         written = {_key(t) for t in outputs} if before is not None else set[int]()
-        parents = [(birth, not birth.intended) for birth in (before or {}).values()]
+        parents = [
+            (first_bad_op, not first_bad_op.intended) for first_bad_op in (before or {}).values()
+        ]
         for tensor in floating((args, kwargs)):
             key = _key(tensor)
             if key not in written and key not in self._buffers and bad(tensor):
-                parents.append((self._births.get(key) or self._leaf(tensor), has_nan(tensor)))
+                parents.append(
+                    (self._first_bad_ops.get(key) or self._leaf(tensor), has_nan(tensor))
+                )
         if not parents:
-            spoilt_buffers = [t for t in floating((args, kwargs)) if _key(t) in self._buffers]
-            parents += [(self._leaf(t), has_nan(t)) for t in spoilt_buffers if bad(t)]
-        nan = has_nan(spoilt[0])  # nobody masks with it
+            bad_buffers = [t for t in floating((args, kwargs)) if _key(t) in self._buffers]
+            parents += [(self._leaf(t), has_nan(t)) for t in bad_buffers if bad(t)]
+        nan = has_nan(bad_values[0])  # nobody masks with it
         meant = not parents and not nan and _written(args, kwargs)
-        birth = _guilty(parents, nan) or self._born(name, (args, kwargs), spoilt[0], intended=meant)
-        for tensor in spoilt:
-            self._births[_key(tensor)] = birth
+        first_bad_op = _guilty(parents, nan) or self._born(
+            name, (args, kwargs), bad_values[0], intended=meant
+        )
+        for tensor in bad_values:
+            self._first_bad_ops[_key(tensor)] = first_bad_op
 
-    def _leaf(self, tensor: Tensor) -> Birth:
+    def _leaf(self, tensor: Tensor) -> FirstBadOp:
         """A bad tensor that nobody made; infinities that are not its owner's may be a mask's."""
         own = tensor.requires_grad or _key(tensor) in self._data
         meant = not own and not has_nan(tensor) and not rises(tensor)
         return replace(self._born("", (), tensor, intended=meant), leaf=tensor)
 
-    def _born(self, name: str, given: Any, out: Tensor, *, intended: bool) -> Birth:
-        return Birth(
+    def _born(self, name: str, given: Any, out: Tensor, *, intended: bool) -> FirstBadOp:
+        return FirstBadOp(
             op=name.strip("_") if name.endswith("_") else name,
             place=place_of(sys._getframe(), self._names),
             inputs=tuple(stat(t) for t in list(tensors(given))[:4]),
             output=out,
-            told=stat(out),
+            reported=stat(out),
             intended=intended,
         )
 
@@ -212,40 +218,40 @@ class Observer(TorchDispatchMode):
 
     def _node_ran(self, node: Node, made: Any, given: Any) -> None:
         with contextlib.suppress(Exception):
-            if not self._inert and self.backward_birth is None:
+            if not self._inert and self.backward_bad_op is None:
                 self._look_at_node(node, made, given)
 
     def _look_at_node(self, node: Node, made: Any, given: Any) -> None:
-        spoilt = next((t for t in floating(made) if bad(t)), None)
-        if spoilt is None or any(bad(t) for t in floating(given)):
+        bad_values = next((t for t in floating(made) if bad(t)), None)
+        if bad_values is None or any(bad(t) for t in floating(given)):
             return
         place = place_in_traceback(node.metadata.get("traceback_", ()))
         # A backward of the user's own has lines of its own.
-        inner = self._births.get(_key(spoilt))
+        inner = self._first_bad_ops.get(_key(bad_values))
         if inner is not None and inner.place.file and inner.leaf is None and _own(node):
             place = inner.place
-        self.backward_birth = Birth(
+        self.backward_bad_op = FirstBadOp(
             op=node.name(),
             place=replace(place, module=self._owners.get(node, "")),
             inputs=tuple(stat(t) for t in [*_saved(node), *floating(given)][:4]),
-            output=spoilt,
-            told=stat(spoilt),
+            output=bad_values,
+            reported=stat(bad_values),
             backward=True,
         )
 
 
-def _guilty(parents: list[tuple[Birth, bool]], nan_now: bool) -> Birth | None:
+def _guilty(parents: list[tuple[FirstBadOp, bool]], nan_now: bool) -> FirstBadOp | None:
     """Whose fault a bad output is: that of a bad input, or (None) of the operation itself.
 
     A NaN that comes in goes out. An infinity that was computed is to blame for the NaN it
     becomes; one that was written down (a mask) is not: then the operation is.
     """
-    for birth, nan in parents:
+    for first_bad_op, nan in parents:
         if nan:
-            return birth
-    for birth, _ in parents:
-        if not birth.intended:
-            return birth
+            return first_bad_op
+    for first_bad_op, _ in parents:
+        if not first_bad_op.intended:
+            return first_bad_op
     return parents[0][0] if parents and not nan_now else None
 
 

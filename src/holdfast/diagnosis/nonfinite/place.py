@@ -15,7 +15,7 @@ from ...source.paths import short_name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class CallPlace:
     """A line of somebody's code."""
 
     file: str = ""
@@ -27,23 +27,23 @@ class Place:
     """File and line inside a library, when the user's line only leads there."""
 
 
-def place_of(frame: FrameType | None, names: Mapping[int, str]) -> Place:
+def place_of(frame: FrameType | None, names: Mapping[int, str]) -> CallPlace:
     """The innermost line of the user's own code, and the module whose method is running."""
     stack = [(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames_from(frame)]
     return _choose(stack, _module_at(frame, names))
 
 
-def _choose(stack: Iterable[tuple[str, int, str]], module: str = "") -> Place:
+def _choose(stack: Iterable[tuple[str, int, str]], module: str = "") -> CallPlace:
     """Pick the line to show from a stack of files, lines and functions, innermost first."""
-    library: Place | None = None
+    library: CallPlace | None = None
     for file, line, function in stack:
         kind = kind_of(file)
         if kind == "user":
             via = f"{short_name(library.file)}:{library.line}" if library is not None else ""
-            return Place(file=file, line=line, function=function, module=module, library=via)
+            return CallPlace(file=file, line=line, function=function, module=module, library=via)
         if kind == "library" and library is None:
-            library = Place(file=file, line=line, function=function, module=module)
-    return library or Place(module=module)
+            library = CallPlace(file=file, line=line, function=function, module=module)
+    return library or CallPlace(module=module)
 
 
 def _module_at(frame: FrameType | None, names: Mapping[int, str]) -> str:
@@ -60,7 +60,7 @@ def _module_at(frame: FrameType | None, names: Mapping[int, str]) -> str:
 _ENTRY = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$', re.M)
 
 
-def place_in_traceback(entries: Iterable[str]) -> Place:
+def place_in_traceback(entries: Iterable[str]) -> CallPlace:
     """The user's line in a formatted stack, as autograd keeps one for every node it makes."""
     found = [m for entry in entries for m in _ENTRY.finditer(entry)]
     return _choose((m["file"], int(m["line"]), m["function"]) for m in reversed(found))

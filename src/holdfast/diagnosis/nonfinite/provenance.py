@@ -29,7 +29,7 @@ from ...source.ownership import kind_of
 from ...source.paths import from_here
 from ...source.slices import NotRepeatable
 from .by_itself import by_itself
-from .observer import Birth, Observer
+from .observer import FirstBadOp, Observer
 from .rerun import calls_of_backward, last_written, recipe, recipe_of
 from .tensor_stats import bad, bad_rows, floating
 
@@ -40,7 +40,7 @@ _NAMED = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scene:
+class StepContext:
     """What is around an incident."""
 
     modules: Mapping[int, str]
@@ -71,22 +71,24 @@ def spot(frame: FrameType | None) -> str:
     return ""
 
 
-def of_loss(frame: FrameType | None, scene: Scene) -> Cause | None:
+def of_loss(frame: FrameType | None, step_context: StepContext) -> Cause | None:
     """The cause of a bad loss on which ``backward`` is just being called; None if not found."""
-    return _repeated(frame, scene, calls=1, backward=False)
+    return _repeated(frame, step_context, calls=1, backward=False)
 
 
-def of_gradients(frame: FrameType | None, scene: Scene) -> Cause | None:
+def of_gradients(frame: FrameType | None, step_context: StepContext) -> Cause | None:
     """The cause of bad gradients with a finite loss, from inside ``backward`` or ``step()``."""
-    return _repeated(frame, scene, calls=_TRIES, backward=True)
+    return _repeated(frame, step_context, calls=_TRIES, backward=True)
 
 
-def _repeated(frame: FrameType | None, scene: Scene, *, calls: int, backward: bool) -> Cause | None:
+def _repeated(
+    frame: FrameType | None, step_context: StepContext, *, calls: int, backward: bool
+) -> Cause | None:
     """Compute the loss again, by the calls of backward in sight, then by the tensor itself."""
     at_calls = list(islice(calls_of_backward(frame), calls))
     recipes = [partial(recipe, at, call) for at, call in at_calls]
-    if scene.loss is not None:
-        recipes.append(partial(recipe_of, scene.loss, frame))
+    if step_context.loss is not None:
+        recipes.append(partial(recipe_of, step_context.loss, frame))
     # The objects whose methods are running keep counters too: trainers, mostly.
     running = [
         f.f_locals.get("self")
@@ -94,29 +96,33 @@ def _repeated(frame: FrameType | None, scene: Scene, *, calls: int, backward: bo
         if kind_of(f.f_code.co_filename) != "torch" and "self" in f.f_code.co_varnames
     ]
 
-    def born(make: Callable[[], Callable[[], Any]]) -> Birth | None:
-        kept = _as_they_were([*scene.owners, *running])
+    def born(make: Callable[[], Callable[[], Any]]) -> FirstBadOp | None:
+        kept = _as_they_were([*step_context.owners, *running])
         with contextlib.suppress(NotRepeatable), kept, by_itself():
-            return _observed(make(), scene, backward=backward)
+            return _observed(make(), step_context, backward=backward)
         return None
 
     for make in recipes:
-        birth = born(make)
-        found = None if birth is None else told(birth, scene, how="replay")
+        first_bad_op = born(make)
+        found = None if first_bad_op is None else reported(first_bad_op, step_context, how="replay")
         if found is not None:
             return found
     # A batch from a loader can be handed out once more, which shows how it became bad.
-    for at, call in at_calls if scene.batch is None else ():
-        birth = born(partial(recipe, at, call, as_it_is=True))
-        if birth is not None and birth.leaf is not None:
-            return _of_variable(birth, at, call, scene)
+    for at, call in at_calls if step_context.batch is None else ():
+        first_bad_op = born(partial(recipe, at, call, as_it_is=True))
+        if first_bad_op is not None and first_bad_op.leaf is not None:
+            return _of_variable(first_bad_op, at, call, step_context)
     return None
 
 
-def _of_variable(birth: Birth, frame: FrameType, call: ast.Call, scene: Scene) -> Cause | None:
+def _of_variable(
+    first_bad_op: FirstBadOp, frame: FrameType, call: ast.Call, step_context: StepContext
+) -> Cause | None:
     """Bad before the model saw it: the variable, and the line of the loop that gave it last."""
-    found = told(birth, scene, how="replay")
-    written = last_written(frame, call, birth.leaf) if birth.leaf is not None else None
+    found = reported(first_bad_op, step_context, how="replay")
+    written = (
+        last_written(frame, call, first_bad_op.leaf) if first_bad_op.leaf is not None else None
+    )
     if found is None or found.phase != "input" or written is None:
         return found
     variable, line = written
@@ -133,11 +139,13 @@ def _of_variable(birth: Birth, frame: FrameType, call: ast.Call, scene: Scene) -
     )
 
 
-def _observed(again: Callable[[], Any], scene: Scene, *, backward: bool) -> Birth | None:
-    observer = observer_of(scene)
+def _observed(
+    again: Callable[[], Any], step_context: StepContext, *, backward: bool
+) -> FirstBadOp | None:
+    observer = observer_of(step_context)
     # Whatever the user's code warns of, it has warned of the first time.
     quiet = warnings.catch_warnings(action="ignore")
-    with _same_dice(scene.rng), _same_buffers(scene), torch.enable_grad(), quiet:
+    with _same_dice(step_context.rng), _same_buffers(step_context), torch.enable_grad(), quiet:
         observer.start()
         try:
             results = list(floating(_called(again)))
@@ -149,16 +157,20 @@ def _observed(again: Callable[[], Any], scene: Scene, *, backward: bool) -> Birt
             if not backward or loss.grad_fn is None:
                 return None
             observer.follow(loss)
-            _called(partial(torch.autograd.grad, loss.sum(), scene.weights, allow_unused=True))
-            return observer.backward_birth
+            _called(
+                partial(torch.autograd.grad, loss.sum(), step_context.weights, allow_unused=True)
+            )
+            return observer.backward_bad_op
         finally:
             observer.stop()
 
 
-def observer_of(scene: Scene) -> Observer:
+def observer_of(step_context: StepContext) -> Observer:
     """One that knows the names of this scene."""
-    held = scene.batch.content if scene.batch is not None else None
-    return Observer(scene.modules, scene.buffers, {_address(t) for _, t in tensors(held)})
+    held = step_context.batch.content if step_context.batch is not None else None
+    return Observer(
+        step_context.modules, step_context.buffers, {_address(t) for _, t in tensors(held)}
+    )
 
 
 def _called(again: Callable[[], Any]) -> Any:
@@ -200,13 +212,13 @@ def _same_dice(rng: Tensor | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _same_buffers(scene: Scene) -> Iterator[None]:
+def _same_buffers(step_context: StepContext) -> Iterator[None]:
     """A forward pass moves running statistics, and the step may yet be taken.
 
     The graph of the user's own pass may have saved them: what is put back bit for bit must not
     count as changed, or the backward that is about to run would refuse.
     """
-    buffers = tuple(b for _, b in scene.buffers.values() if not b.is_inference())
+    buffers = tuple(b for _, b in step_context.buffers.values() if not b.is_inference())
     copies = [buffer.detach().clone() for buffer in buffers]
     with _unsafe_preserve_version_counter(buffers):
         try:
@@ -217,33 +229,37 @@ def _same_buffers(scene: Scene) -> Iterator[None]:
                     buffer.copy_(copy)
 
 
-def told(birth: Birth, scene: Scene, *, how: str) -> Cause | None:
+def reported(first_bad_op: FirstBadOp, step_context: StepContext, *, how: str) -> Cause | None:
     """A birth as a record; None when it only says that something unseen was bad before."""
-    phase, layer, output = "backward" if birth.backward else "forward", "", birth.output
-    if birth.leaf is not None:
-        if birth.leaf.grad_fn is not None:
+    phase, layer, output = (
+        "backward" if first_bad_op.backward else "forward",
+        "",
+        first_bad_op.output,
+    )
+    if first_bad_op.leaf is not None:
+        if first_bad_op.leaf.grad_fn is not None:
             return None
-        address = _address(birth.leaf)
-        known = scene.parameters.get(address) or scene.buffers.get(address)
+        address = _address(first_bad_op.leaf)
+        known = step_context.parameters.get(address) or step_context.buffers.get(address)
         phase, layer = ("parameter", known[0]) if known else ("input", "")
-    source = excerpt_at(birth.place.file, birth.place.line)
-    rows, indices = _rows(output, scene, phase)
+    source = excerpt_at(first_bad_op.place.file, first_bad_op.place.line)
+    rows, indices = _rows(output, step_context, phase)
     row = rows[0] if len(rows) == 1 else None
     return Cause(
         how=how,
         phase=phase,
-        op=birth.op,
-        file=from_here(birth.place.file),
-        line=birth.place.line,
-        function=birth.place.function,
+        op=first_bad_op.op,
+        file=from_here(first_bad_op.place.file),
+        line=first_bad_op.place.line,
+        function=first_bad_op.place.function,
         code=source.code,
         start=source.start,
         excerpt=source.lines,
-        module=birth.place.module,
-        library=birth.place.library,
-        inputs=birth.inputs,
-        output=birth.told,
-        dtype=birth.told.dtype if birth.told else "",
+        module=first_bad_op.place.module,
+        library=first_bad_op.place.library,
+        inputs=first_bad_op.inputs,
+        output=first_bad_op.reported,
+        dtype=first_bad_op.reported.dtype if first_bad_op.reported else "",
         sample=indices[row] if row is not None and row < len(indices) else None,
         row=row,
         samples=_samples(rows, indices),
@@ -269,15 +285,17 @@ def _address(tensor: Tensor) -> int:
     return local(tensor).untyped_storage()._cdata
 
 
-def _rows(output: Tensor | None, scene: Scene, phase: str) -> tuple[list[int], list[Any]]:
+def _rows(
+    output: Tensor | None, step_context: StepContext, phase: str
+) -> tuple[list[int], list[Any]]:
     """Rows of the batch that are bad in the output, and the dataset indices of the batch."""
-    batch = scene.batch
+    batch = step_context.batch
     indices = list(batch.indices) if batch is not None and batch.indices else []
     if phase == "parameter" or output is None or not indices:
         return [], []
     if len(indices) == 1:
         return [0], indices
     # A tensor shaped like a weight may have as many rows as the batch by chance.
-    if phase != "input" and any(p.shape == output.shape for p in scene.weights):
+    if phase != "input" and any(p.shape == output.shape for p in step_context.weights):
         return [], indices
     return bad_rows(output, len(indices)), indices

@@ -84,7 +84,7 @@ def recipe_of(loss: Tensor, inner: FrameType | None) -> Callable[[], Any]:
     for frame in frames_from(inner):
         if kind_of(frame.f_code.co_filename) == "torch":
             continue
-        for name, expression in _holders(frame, loss):
+        for name, expression in _references(frame, loss):
             with contextlib.suppress(NotRepeatable):
                 passed, _ = before(_body(_function(frame)), _position(frame))
                 if any(name in writes(statement) for statement in passed):
@@ -93,7 +93,7 @@ def recipe_of(loss: Tensor, inner: FrameType | None) -> Callable[[], Any]:
     raise NotRepeatable("no running function has made the loss")
 
 
-def _holders(frame: FrameType, loss: Tensor) -> Iterator[tuple[str, str]]:
+def _references(frame: FrameType, loss: Tensor) -> Iterator[tuple[str, str]]:
     """Variables that are the loss or hold it, and the expression that leads to it."""
     for name, value in list(frame.f_locals.items()):
         if value is loss:

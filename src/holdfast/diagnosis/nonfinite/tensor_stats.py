@@ -1,6 +1,6 @@
 """Statistics of one tensor.
 
-Of a tensor that is spread over ranks only the part of this one is looked at: an exam runs on one
+Of a tensor that is spread over ranks only the part of this one is looked at: a rerun runs on one
 rank, and the others would not answer.
 """
 

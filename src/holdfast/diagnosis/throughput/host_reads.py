@@ -15,8 +15,8 @@ from ...records.lines import ReadingLine, StepPace, TensorReads
 from ...source.frames import frames_from
 from ...source.loops import loop_of
 from ...source.ownership import kind_of
-from .measured_lines import Places
-from .profiles import Profile, Turn
+from .measured_lines import MeasuredLines
+from .profiles import StepLoop, StepProfile
 
 _DEPTH = 40
 # Lines that are written down.
@@ -34,7 +34,7 @@ class Read:
     seconds: float = 0.0
 
 
-class Ledger:
+class ReadTimes:
     """Counts the reads of one step.
 
     Args:
@@ -42,7 +42,7 @@ class Ledger:
         turn: the loop of the steps.
     """
 
-    def __init__(self, profile: Profile, turn: Turn | None) -> None:
+    def __init__(self, profile: StepProfile, turn: StepLoop | None) -> None:
         self.lines: dict[tuple[CodeType, int], Read] = {}
         self._profile = profile
         self._turn = turn
@@ -69,7 +69,7 @@ class Ledger:
         Args:
             times: of the run so far.
         """
-        places = Places()
+        places = MeasuredLines()
         most = sorted(self.lines.items(), key=lambda item: (-item[1].count, -item[1].seconds))
         return TensorReads(
             reads=tuple(
@@ -87,7 +87,7 @@ class Ledger:
             models=round(self._profile.models, 1),
             step_seconds=round(self._profile.seconds, 8),
             times=times,
-            **places.told(),
+            **places.reported(),
         )
 
     def _loop_seconds(self, file: str, number: int) -> float:
@@ -101,7 +101,7 @@ class Ledger:
 
 
 _switch: tuple[Callable[[], None], Callable[[], None]] | None = None
-_ledger: Ledger | None = None
+_read_times: ReadTimes | None = None
 
 
 def offer(put_in: Callable[[], None], take_out: Callable[[], None]) -> None:
@@ -112,29 +112,29 @@ def offer(put_in: Callable[[], None], take_out: Callable[[], None]) -> None:
 
 def withdraw() -> None:
     """Nothing can be replaced any more."""
-    global _switch, _ledger
-    _switch = _ledger = None
+    global _switch, _read_times
+    _switch = _read_times = None
 
 
-def open_ledger() -> Ledger | None:
+def open_read_times() -> ReadTimes | None:
     """The ledger at work."""
-    return _ledger
+    return _read_times
 
 
-def begin(profile: Profile | None, turn: Turn | None) -> bool:
+def begin(profile: StepProfile | None, turn: StepLoop | None) -> bool:
     """Count from here on; False where the methods cannot be replaced."""
-    global _ledger
-    if _switch is None or _ledger is not None or profile is None:
+    global _read_times
+    if _switch is None or _read_times is not None or profile is None:
         return False
-    _ledger = Ledger(profile, turn)
+    _read_times = ReadTimes(profile, turn)
     _switch[0]()
     return True
 
 
-def end() -> Ledger | None:
+def end() -> ReadTimes | None:
     """Count no more, and put the methods back; the ledger, None where nothing was read."""
-    global _ledger
-    ledger, _ledger = _ledger, None
-    if ledger is not None and _switch is not None:
+    global _read_times
+    read_times, _read_times = _read_times, None
+    if read_times is not None and _switch is not None:
         _switch[1]()
-    return ledger if ledger is not None and ledger.lines else None
+    return read_times if read_times is not None and read_times.lines else None

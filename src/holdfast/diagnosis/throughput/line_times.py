@@ -12,12 +12,12 @@ from types import FrameType
 
 from .line_tree import (
     MODEL,
+    LineNode,
     LineTree,
-    Node,
     Spent,
     costs,
 )
-from .profiles import Line, Profile, Spot
+from .profiles import ProfiledLine, Spot, StepProfile
 
 # How many times its measured cost the trace may cost beyond it, on a busy machine.
 _DEARER = 1.0
@@ -26,7 +26,7 @@ _NOTHING = Spent()
 
 @dataclass(slots=True)
 class _Step:
-    spent: dict[Node, Spent]
+    spent: dict[LineNode, Spent]
     inputs: int
     seconds: float
 
@@ -65,7 +65,7 @@ class LineTimes:
         """Time no more lines."""
         self.tree.stop(frame)
 
-    def profile(self, chosen: Sequence[int] | None = None, typical: float = 0.0) -> Profile:
+    def profile(self, chosen: Sequence[int] | None = None, typical: float = 0.0) -> StepProfile:
         """What a step costs, line by line.
 
         Args:
@@ -75,9 +75,9 @@ class LineTimes:
         """
         steps = [s for i, s in enumerate(self._steps) if chosen is None or i in chosen]
         extra = _extra(steps, typical)
-        nodes: dict[Node, None] = {n: None for s in steps for n in s.spent}
+        nodes: dict[LineNode, None] = {n: None for s in steps for n in s.spent}
         rest = _rest(steps, nodes)
-        merged: dict[tuple[tuple[Spot, ...], str, bool], Line] = {}
+        merged: dict[tuple[tuple[Spot, ...], str, bool], ProfiledLine] = {}
         models = 0.0
         for node in nodes:
             if node.rest:
@@ -93,13 +93,13 @@ class LineTimes:
             if not path:
                 continue
             line = merged.setdefault(
-                (path, mark, not node.mark), Line(path, function, mark, not node.mark)
+                (path, mark, not node.mark), ProfiledLine(path, function, mark, not node.mark)
             )
             line.seconds += more * _low(max(0.0, s.seconds - dearer * _cost(s)) for s in spent)
             if line.direct:
                 line.hits += hits
         lines = sorted(merged.values(), key=lambda line: -line.seconds)
-        return Profile(
+        return StepProfile(
             sum(line.seconds for line in lines),
             _low(s.inputs for s in steps),
             models,
@@ -119,10 +119,10 @@ def _extra(steps: Sequence[_Step], typical: float) -> float:
     return min(_DEARER, max(0.0, above) / cost) if typical and cost else 0.0
 
 
-def _rest(steps: Sequence[_Step], nodes: Iterable[Node]) -> dict[Node, float]:
+def _rest(steps: Sequence[_Step], nodes: Iterable[LineNode]) -> dict[LineNode, float]:
     """By how much to multiply what was seen of lines that were followed in bursts only."""
-    seen: dict[tuple[Node | None, object], float] = {}
-    unseen: dict[tuple[Node | None, object], float] = {}
+    seen: dict[tuple[LineNode | None, object], float] = {}
+    unseen: dict[tuple[LineNode | None, object], float] = {}
     for node in nodes:
         if not node.mark:
             kind, at = unseen if node.rest else seen, (node.parent, node.code)
@@ -141,7 +141,7 @@ def _low(values: Iterable[float]) -> float:
     return ordered[(len(ordered) - 1) // 4] if ordered else 0.0
 
 
-def _where(node: Node | None) -> tuple[tuple[Spot, ...], str, str]:
+def _where(node: LineNode | None) -> tuple[tuple[Spot, ...], str, str]:
     """The user's lines down to a node, the outermost mark on the way, the innermost function."""
     spots: list[Spot] = []
     mark = function = ""

@@ -49,16 +49,18 @@ _COPIES = sys.version_info < (3, 13)
 INPUTS = 16
 
 
-class Node:
+class LineNode:
     """A line at work, called through its parents; or a mark (``line`` is 0)."""
 
     __slots__ = ("calls", "children", "code", "hits", "line", "mark", "parent", "rest", "seconds")
 
-    def __init__(self, parent: Node | None, code: CodeType | None, line: int, mark: str) -> None:
+    def __init__(
+        self, parent: LineNode | None, code: CodeType | None, line: int, mark: str
+    ) -> None:
         self.parent, self.code, self.line, self.mark = parent, code, line, mark
         self.rest = False
         """Stands for all lines of its code while they are not followed."""
-        self.children: dict[tuple[CodeType | None, int], Node] = {}
+        self.children: dict[tuple[CodeType | None, int], LineNode] = {}
         self.seconds = 0.0
         self.hits = 0
         self.calls = 0
@@ -112,13 +114,13 @@ class LineTree:
     """Traces the thread it is started in; ``take`` hands out what a step has added."""
 
     def __init__(self) -> None:
-        self.root = Node(None, None, 0, "")
+        self.root = LineNode(None, None, 0, "")
         self.events = 0
         self.inputs = 0
         """Numbers in the tensors given to the outermost modules since the last ``take``."""
         self.running = False
         self._node = self.root
-        self._stack: list[Node] = []
+        self._stack: list[LineNode] = []
         self._last = 0.0
         self._kinds: dict[CodeType, str] = _marks()
         self._nodes = 0
@@ -241,7 +243,7 @@ class LineTree:
             return None
         return self._local
 
-    def _leave(self, frame: FrameType, parent: Node) -> None:
+    def _leave(self, frame: FrameType, parent: LineNode) -> None:
         """Follow no more lines of this frame for a while."""
         frame.f_trace_lines = False
         # A place of its own: no line has a negative number.
@@ -296,20 +298,20 @@ class LineTree:
             return _USER
         return _mark_of(code)
 
-    def _child(self, parent: Node, code: CodeType | None, line: int, mark: str) -> Node:
+    def _child(self, parent: LineNode, code: CodeType | None, line: int, mark: str) -> LineNode:
         node = parent.children.get((code, line))
         if node is None:
             self._nodes += 1
-            node = parent.children[code, line] = Node(parent, code, line, mark)
+            node = parent.children[code, line] = LineNode(parent, code, line, mark)
         return node
 
     # ------------------------------------------------------------------ what came out
 
-    def take(self) -> tuple[dict[Node, Spent], int]:
+    def take(self) -> tuple[dict[LineNode, Spent], int]:
         """What each line has spent since the last call, and ``inputs``."""
         if self.running:
             self._node.seconds += perf_counter() - self._last
-        spent: dict[Node, Spent] = {}
+        spent: dict[LineNode, Spent] = {}
         todo, cost = [self.root], costs()
         while todo:
             node = todo.pop()

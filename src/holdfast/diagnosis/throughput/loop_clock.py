@@ -23,7 +23,7 @@ _IDLE_USUAL = 1.25
 _ASKED = 8
 
 
-class Feed:
+class LoopLoader:
     """The loader that the loop is fed by."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class LoopClock:
     What it says of the last one stands in attributes: an object for each would cost every step.
     """
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, loop_loader: LoopLoader) -> None:
         self.passing = False
         """The step that has just ended is not the last one of its turn."""
         self.home: Spot | None = None
@@ -111,7 +111,7 @@ class LoopClock:
         """Seconds in which other processes had the processor."""
         self.begins = False
         """It says nothing about others: workers were started, or we did a lot in it."""
-        self._feed = feed
+        self._loop_loader = loop_loader
         self._queue = RunQueue()
         self._last = 0.0
         self._used = 0.0
@@ -132,7 +132,7 @@ class LoopClock:
         waited = row["data_wait"]
         self.waited = waited if waited == waited else 0.0
         ours = row["guard"] > _OURS and row["guard"] > _OURS_SHARE * wall
-        self.begins = self._feed.stepped(step) or self._traced or ours
+        self.begins = self._loop_loader.stepped(step) or self._traced or ours
         self.busy = thread_time() - self._used
         # While this thread had the processor no other one did.
         idle = wall - self.busy

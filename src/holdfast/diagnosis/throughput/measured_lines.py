@@ -22,10 +22,10 @@ from ...source.syntax import head_of, last_name
 from ...source.training_calls import training_in
 from .line_tree import FETCH
 from .profiles import (
-    Line,
-    Profile,
+    ProfiledLine,
     Spot,
-    Turn,
+    StepLoop,
+    StepProfile,
     outer,
 )
 
@@ -41,7 +41,7 @@ _FILES = 16
 _SOURCE = 160
 
 
-class ToldPlaces(TypedDict):
+class ReportedPlaces(TypedDict):
     """Those fields of an event that say which places its numbers mean."""
 
     files: tuple[str, ...]
@@ -49,7 +49,7 @@ class ToldPlaces(TypedDict):
     source: tuple[tuple[tuple[int, str], ...], ...]
 
 
-class Places:
+class MeasuredLines:
     """The places of one event."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Places:
                 self._quote([(loop[0], line_at(file, loop[0]))], file)
         return self._known[spot]
 
-    def line(self, line: Line) -> LineCost:
+    def line(self, line: ProfiledLine) -> LineCost:
         """One line; one that is passed for its data also with the cache that is asked before."""
         path = tuple(self.number(spot) for spot in line.path)
         cache = asked_before(line.path) if line.mark == FETCH else None
@@ -92,7 +92,7 @@ class Places:
             cache=None if cache is None else self.number(cache),
         )
 
-    def profile(self, profile: Profile, beside: Profile | None = None) -> TimedStep:
+    def profile(self, profile: StepProfile, beside: StepProfile | None = None) -> TimedStep:
         """The lines of a step that matter, there or in another step beside it."""
         spots = {line.spot for line in _matter(profile)}
         spots |= {line.spot for line in _matter(beside)} if beside is not None else set[Spot]()
@@ -111,7 +111,7 @@ class Places:
             delayed=counts.delayed,
         )
 
-    def turn(self, turn: Turn) -> TimedLoop:
+    def turn(self, turn: StepLoop) -> TimedLoop:
         """The loop of the steps and the one around it."""
         around = outer(turn)
         return TimedLoop(
@@ -125,7 +125,7 @@ class Places:
         found = [(file, line) for file in self._files for line in registers(file)]
         return tuple(self.number(spot) for spot in found[:_LEADING])
 
-    def feeding(self, profile: Profile) -> Numbers:
+    def feeding(self, profile: StepProfile) -> Numbers:
         """Lines that make what a backward pass goes through."""
         spots = [spot for line in _matter(profile) for spot in line.path]
         training = training_in(tuple(dict.fromkeys(file for file, _ in spots))[:_FILES])
@@ -136,7 +136,7 @@ class Places:
             if (found := statement_at(*spot)) is not None and (spot[0], found.node.lineno) in made
         )
 
-    def history(self, profile: Profile) -> tuple[tuple[int, str], ...]:
+    def history(self, profile: StepProfile) -> tuple[tuple[int, str], ...]:
         """Lines with what they read, or a line that leads there, and the source lets grow."""
         found: list[tuple[int, str]] = []
         for line in _matter(profile):
@@ -144,7 +144,7 @@ class Places:
                 found.append((self.number(line.spot), name))
         return tuple(found)
 
-    def told(self) -> ToldPlaces:
+    def reported(self) -> ReportedPlaces:
         """All that have a number so far: the last arguments of the event that refers to them."""
         source = (sorted(self._source.get(file, {}).items()) for file in self._files)
         return {
@@ -162,7 +162,7 @@ class Places:
                 self._lines += 1
 
 
-def _matter(profile: Profile) -> list[Line]:
+def _matter(profile: StepProfile) -> list[ProfiledLine]:
     least = _SHARE * profile.seconds
     return [line for line in profile.lines if line.seconds >= least]
 
@@ -181,7 +181,7 @@ def _growing(spot: Spot) -> str:
     return ""
 
 
-def _leading(lines: Sequence[Line]) -> Iterable[Line]:
+def _leading(lines: Sequence[ProfiledLine]) -> Iterable[ProfiledLine]:
     """The outermost lines that call a model, ``backward`` or an optimizer."""
     for mark in ("model", "backward", "optimizer"):
         calling = [line for line in lines if line.mark == mark and not line.direct]

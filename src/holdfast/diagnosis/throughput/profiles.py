@@ -1,4 +1,4 @@
-"""Lines and what they cost, as exams of the time measure them."""
+"""Lines and what they cost, as profiles of the time measure them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Spot = tuple[str, int]
 
 
 @dataclass(slots=True)
-class Line:
+class ProfiledLine:
     """What one line costs in a step."""
 
     path: tuple[Spot, ...]
@@ -36,7 +36,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Profile:
+class StepProfile:
     """The lines of a step."""
 
     seconds: float = 0.0
@@ -44,7 +44,7 @@ class Profile:
     """Numbers in the tensors that the models were given."""
     models: float = 0.0
     """Outermost calls of modules."""
-    lines: list[Line] = field(default_factory=list[Line])
+    lines: list[ProfiledLine] = field(default_factory=list[ProfiledLine])
     counts: StepCounts = field(default_factory=StepCounts)
     """What else was counted of it (``step_counts``)."""
 
@@ -60,7 +60,7 @@ class LoaderLook:
 
     samples: list[tuple[Any, float]] = field(default_factory=list[tuple[Any, float]])
     """Index and seconds of each."""
-    lines: list[Line] = field(default_factory=list[Line])
+    lines: list[ProfiledLine] = field(default_factory=list[ProfiledLine])
     """Seconds per sample and line, the most expensive first."""
     made: float | None = None
     """Seconds that a worker takes to make one batch; None where it is not known."""
@@ -72,7 +72,7 @@ class LoaderLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StepLoop:
     """The innermost loop of the user that takes the steps."""
 
     path: tuple[Spot, ...]
@@ -91,7 +91,7 @@ def line_of(frame: FrameType | None) -> Spot:
     return "", 0
 
 
-def turn_of(frame: FrameType | None) -> Turn | None:
+def turn_of(frame: FrameType | None) -> StepLoop | None:
     """The loop at work; the line that hands over to it where a framework has it."""
     above = [f for f in frames_from(frame) if kind_of(f.f_code.co_filename) == "user"]
     path = tuple((f.f_code.co_filename, f.f_lineno) for f in reversed(above))
@@ -99,17 +99,17 @@ def turn_of(frame: FrameType | None) -> Turn | None:
         first, last = loop_around(*path[depth])
         # A loop over optimizers is no loop of steps.
         if first and not (depth == len(path) - 1 and last - first <= 1):
-            return Turn(path, depth, first, last)
+            return StepLoop(path, depth, first, last)
     if path:
-        return Turn(path, len(path) - 1, path[-1][1], path[-1][1])
+        return StepLoop(path, len(path) - 1, path[-1][1], path[-1][1])
     return None
 
 
-def outer(turn: Turn) -> Turn:
+def outer(turn: StepLoop) -> StepLoop:
     """The loop around a loop, as of epochs around one of steps; the same where there is none."""
     for depth in range(turn.depth, -1, -1):
         file, line = turn.path[depth]
         first, last = loop_around(file, turn.first if depth == turn.depth else line)
         if first:
-            return Turn(turn.path, depth, first, last)
+            return StepLoop(turn.path, depth, first, last)
     return turn

@@ -30,7 +30,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
 @dataclass(slots=True)
-class Compiled:
+class CompiledFunction:
     """What became of one function that was compiled."""
 
     name: str = ""
@@ -68,7 +68,7 @@ class Recompiles:
     """All compilations of the process."""
 
     def __init__(self) -> None:
-        self.functions: dict[str, Compiled] = {}
+        self.functions: dict[str, CompiledFunction] = {}
         self.news = False
         self.attached = False
         self._seen: set[str] = set()
@@ -90,12 +90,12 @@ class Recompiles:
         if place[1] and "BACKWARD" not in trigger:
             self._place = place
 
-    def look(self) -> list[Compiled]:
+    def look(self) -> list[CompiledFunction]:
         """Functions that were compiled again since the last look."""
         self.news = False
         from torch._dynamo import utils
 
-        changed: list[Compiled] = []
+        changed: list[CompiledFunction] = []
         ask: Callable[[], list[Any]] = utils.get_compilation_metrics
         for metric in ask():
             name = str(getattr(metric, "compile_id", "") or "")
@@ -105,7 +105,7 @@ class Recompiles:
             if (metric.co_filename or "").startswith(_OURS):
                 continue
             frame = name.split("/")[0]
-            known = self.functions.setdefault(frame, Compiled())
+            known = self.functions.setdefault(frame, CompiledFunction())
             known.name = str(metric.co_name or known.name)
             known.defined = f"{from_here(metric.co_filename or '')}:{metric.co_firstlineno or 0}"
             reason = str(getattr(metric, "recompile_reason", None) or "")

@@ -20,7 +20,7 @@ _CLEAR = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StepBlock:
     """Eight steps."""
 
     middle: float
@@ -38,7 +38,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class StalledStep:
     """A step far above the typical one."""
 
     step: int
@@ -56,11 +56,11 @@ class StepTimes:
         self.count = 0
         self.seconds = 0.0
         self.waited = 0.0
-        """All steps but the first ones, the beginning of epochs and those under an exam."""
+        """All steps but the first ones, the beginning of epochs and those under a profile."""
         self.own = own
         """Of the run's seconds those in which no other process had the processor."""
-        self.blocks: deque[Block] = deque(maxlen=_KEPT)
-        self.stalls: deque[Stall] = deque(maxlen=64)
+        self.blocks: deque[StepBlock] = deque(maxlen=_KEPT)
+        self.stalls: deque[StalledStep] = deque(maxlen=64)
         self.limit = float("inf")
         """A step above this is a stall."""
         self.reference = float("inf")
@@ -94,7 +94,7 @@ class StepTimes:
         if self._stalls(own, waited) and (
             busy > 1.5 * self.typical_busy or own > self.limit + _CLEAR
         ):
-            self.stalls.append(Stall(step, own - self.typical))
+            self.stalls.append(StalledStep(step, own - self.typical))
         walls = self._walls
         walls.append(wall)
         self._busy.append(busy)
@@ -107,11 +107,11 @@ class StepTimes:
         return True
 
     def pass_by(self, step: int, wall: float, waited: float) -> None:
-        """Count a step that an exam has looked into: for the sums, not for what is typical."""
+        """Count a step that a profile has looked into: for the sums, not for what is typical."""
         self.seconds += wall
         self.waited += waited
         if self._stalls(wall, waited):
-            self.stalls.append(Stall(step, wall - self.typical))
+            self.stalls.append(StalledStep(step, wall - self.typical))
 
     def _stalls(self, wall: float, waited: float) -> bool:
         return wall > self.limit and waited < 0.5 * wall
@@ -125,7 +125,7 @@ class StepTimes:
         self.reference_busy = min(self.reference_busy, busy)
         clear, steady = tuple(self._clear), wait / middle if middle else 0.0
         total = sum(walls)
-        block = Block(middle, busy, ordered[1], waited, total, clear, steady, self._queued)
+        block = StepBlock(middle, busy, ordered[1], waited, total, clear, steady, self._queued)
         self.blocks.append(block)
         self.reference = min(self.reference, middle)
         # By the lower quartile: every second step may be slow.
@@ -180,7 +180,7 @@ class StepTimes:
         """Whether the processor has more to do too: another process on it only takes time."""
         return bool(self.blocks) and self.blocks[-1].busy >= 1.2 * self.reference_busy
 
-    def stalled(self, within: int) -> list[Stall]:
+    def stalled(self, within: int) -> list[StalledStep]:
         """The stalls among the last steps; of those, the long ones that take most of the time."""
         if not self.stalls:
             return []

@@ -26,7 +26,7 @@ from torch.utils.data._utils import fetch
 from ...source.frames import frames_from
 from ...source.ownership import kind_of
 from ..memory.worker_lengths import Answer, Lengths
-from .profiles import Line, LoaderLook, Spot
+from .profiles import LoaderLook, ProfiledLine, Spot
 
 _SLOT = 8192
 _SLOTS = 64
@@ -93,7 +93,7 @@ def look(pids: Sequence[int], step: float, batch: int) -> LoaderLook | None:
     if busy < _ENOUGH:
         return LoaderLook(made=made)
     lines = [
-        Line(path, mark="fetch", seconds=count * each, hits=1.0)
+        ProfiledLine(path, mark="fetch", seconds=count * each, hits=1.0)
         for path, count in sorted(counts.items(), key=lambda item: -item[1])
     ]
     return LoaderLook([(None, busy * each)], lines, made)

@@ -29,19 +29,19 @@ from ...probes.ranks import ranks
 from ...probes.step_record import StepRecord
 from ...probes.updates import EVERY as UPDATES_EVERY
 from ...recovery.rollback import Recovery
-from ..early_norms import EarlyNorms
 from ..grad_scaler import found_by
 from ..kernel_cost import EVERY as COST_EVERY
+from ..norms_before_clip import NormsBeforeClip
 from ..optimizer_guard import OptimizerGuard, grad_of, parameters_of
 from ..step_writer import StepWriter
 from .device_launch import DeviceLaunch
-from .plans import Plan, Plans
+from .plans import Plans, StepPlan
 
 Opened = tuple[OptimizerGuard, StepRecord]
 
 
 @dataclass(slots=True)
-class DevicePlan(Plan):
+class DevicePlan(StepPlan):
     """What holds for the steps of an optimizer that are decided on a device."""
 
     count: int
@@ -72,7 +72,7 @@ class DeviceFastPath:
         losses: Losses,
         decides: Callable[[], bool],
         scale: Tensor | None,
-        early: EarlyNorms | None,
+        early: NormsBeforeClip | None,
     ) -> Opened | None:
         """Launch what decides about the next step; None when it must take the full path.
 
@@ -109,7 +109,7 @@ class DeviceFastPath:
         row["opt"], row["skipped"] = float(guard.index), 0.0
         record.layers, record.positions, record.planned = len(guard.layers), plan.positions, True
         record.losses_decide = loss_decides
-        scaler = None if scale is None else guard.told(optimizer, record, scale)
+        scaler = None if scale is None else guard.reported(optimizer, record, scale)
         plan.still_scaled = record.still_scaled
         if early is not None and early.on_device is not None:
             early.used = record.clipped = True
@@ -125,7 +125,7 @@ class DeviceFastPath:
         guard.skip.on_device(
             *(optimizer, measured.flag, record.positions, plan.device),
             fused=plan.fused,
-            united=measured.armed,
+            united=measured.pending,
         )
         return guard, record
 
@@ -135,7 +135,7 @@ class DeviceFastPath:
         losses: Losses,
         decides: Callable[[], bool],
         scaler: Any,
-    ) -> EarlyNorms | None:
+    ) -> NormsBeforeClip | None:
         """The script is about to clip these: decide about the step now, by the same launch.
 
         Only where it clipped the parameters of one optimizer in the last step too, and stepped with
@@ -151,13 +151,13 @@ class DeviceFastPath:
         grads = self._gradients(plan, optimizer, losses)
         if grads is None:
             return None
-        told = found_by(scaler, optimizer, plan.device) if plan.scaled else None
-        if plan.scaled and told is None:
+        reported = found_by(scaler, optimizer, plan.device) if plan.scaled else None
+        if plan.scaled and reported is None:
             return None
-        early = EarlyNorms(grads)
+        early = NormsBeforeClip(grads)
         early.decided, early.loss_decides = True, decides()
         early.on_device, early.buffers = plan.launch.measure(
-            *(grads, losses, plan.device, told),
+            *(grads, losses, plan.device, reported),
             still_scaled=False,
             clipped=True,
             decides=early.loss_decides,
@@ -177,7 +177,7 @@ class DeviceFastPath:
             or (writer.training.iteration + (guard.index in writer.stepped)) % plan.every == 0
             or writer.suspicious
             or guard.detect_only
-            or guard.skip.armed
+            or guard.skip.pending
             or investigation.alert
             or investigation.replaying
             or self._recovery.awaits_step
@@ -193,7 +193,7 @@ class DeviceFastPath:
 
     def learn(self, optimizer: Optimizer, guard: OptimizerGuard, record: StepRecord) -> None:
         """After a step on the full path: decide whether the next ones may take the fast path."""
-        if record.late or record.told_to:
+        if record.late or record.skip_ordered:
             return
         if guard.whole is not None or guard.detect_only or guard.notes or not guard.announced:
             return
@@ -220,7 +220,7 @@ class DeviceFastPath:
             device,
             switch_to_fused.is_fused(optimizer),
             record.scaled,
-            DeviceLaunch(guard.meter(device), guard.buffers, guard.outliers),
+            DeviceLaunch(guard.norm_meter(device), guard.buffers, guard.outliers),
             record.still_scaled,
         )
         self.plans.keep(optimizer, plan, clipped=record.clipped and not record.still_scaled)

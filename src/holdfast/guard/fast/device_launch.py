@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...probes.gradients import DeviceReading, Meter
+from ...probes.gradients import DeviceReading, NormMeter
 from ...probes.loss import Losses
 from ...probes.model_state import largest_on_device
 from ..outliers import Outliers
@@ -18,13 +18,13 @@ class DeviceLaunch:
     """Launches for the steps of one optimizer on the fast path.
 
     Args:
-        meter: of the device that they are on.
+        norm_meter: of the device that they are on.
         buffers: are measured along.
         outliers: what the norms are judged by.
     """
 
-    def __init__(self, meter: Meter, buffers: StepBuffers, outliers: Outliers) -> None:
-        self._meter, self._buffers, self._outliers = meter, buffers, outliers
+    def __init__(self, norm_meter: NormMeter, buffers: StepBuffers, outliers: Outliers) -> None:
+        self._norm_meter, self._buffers, self._outliers = norm_meter, buffers, outliers
 
     def measure(
         self,
@@ -48,14 +48,14 @@ class DeviceLaunch:
             clipped: whether the script is about to clip them.
             decides: whether a bad loss alone makes the step bad.
         """
-        meter = self._meter
+        norm_meter = self._norm_meter
         which: Sequence[int] = ()
         buffers: list[Tensor] = []
         extras: list[Tensor] = []
         if self._buffers.known:
             self._buffers.look()
             which, buffers = self._buffers.to_measure(device)
-            if buffers and not meter.can_take(buffers, grads[0].dtype):
+            if buffers and not norm_meter.can_take(buffers, grads[0].dtype):
                 extras, buffers = [largest_on_device(buffers)], []
         asked = self._outliers.question(
             device,
@@ -71,10 +71,10 @@ class DeviceLaunch:
         else:
             loss = losses.on_device(device)
         if not which and loss is not None and asked is not None:
-            again = meter.again(grads, loss, loss_decides=decides, asked=asked, scaler=scaler)
+            again = norm_meter.again(grads, loss, loss_decides=decides, asked=asked, scaler=scaler)
             if again is not None:
                 return again, which
-        measured = meter.measure(
+        measured = norm_meter.measure(
             grads,
             loss,
             loss_decides=decides,

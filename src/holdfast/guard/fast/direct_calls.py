@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...torch_version import was_read
-from ..early_norms import Measured
+from ..norms_before_clip import Measured
 
 _READ = was_read()
 _CLIPPING = ("max_norm", "norm_type", "error_if_nonfinite", "foreach")

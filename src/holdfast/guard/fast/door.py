@@ -14,21 +14,21 @@ from torch.optim import Optimizer
 
 from ...probes.loss import Losses
 from ...probes.step_record import StepRecord
-from ..early_norms import EarlyNorms
 from ..fail_open import EnginePart, FailsOpen, fail_open
+from ..norms_before_clip import NormsBeforeClip
 from ..optimizer_guard import OptimizerGuard
+from .burst_hooks import PLACES, BurstHooks
+from .bursts import StepBursts
 from .device_fast_path import DeviceFastPath
 from .fast_path import FastPath, Opened
-from .parts import Parts
-from .spared import Spared
-from .stretch_hooks import PLACES, StretchHooks
-from .stretches import Stretches
+from .parts import EngineParts
+from .torch_time_saved import TorchTimeSaved
 
-__all__ = ["FastSteps", "Parts"]
+__all__ = ["EngineParts", "FastSteps"]
 
 
 class FastSteps(EnginePart):
-    """The fast paths of the host and of devices, and stretches of steps.
+    """The fast paths of the host and of devices, and bursts of steps.
 
     Args:
         owner: of the switches and of the clock.
@@ -36,20 +36,22 @@ class FastSteps(EnginePart):
         on: whether there are fast steps at all.
     """
 
-    def __init__(self, owner: FailsOpen, parts: Parts, *, on: bool) -> None:
+    def __init__(self, owner: FailsOpen, parts: EngineParts, *, on: bool) -> None:
         super().__init__(owner)
         self.on = on
         self._window, about = parts.window, parts[:3]
         self.host, self.device = FastPath(*about), DeviceFastPath(*about)
-        self.stretches = Stretches(parts, self.phases)
+        self.bursts = StepBursts(parts, self.phases)
         training = parts.writer.training
-        self.spared = Spared(lambda told: training.record_at(training.iteration, told))
+        self.torch_time_saved = TorchTimeSaved(
+            lambda reported: training.record_at(training.iteration, reported)
+        )
         """What faster forms of torch's functions save."""
         self.waits = False
-        """Whether a stretch is at work: the records of its steps are made later."""
+        """Whether a burst is at work: the records of its steps are made later."""
         self.plain: dict[str, Callable[..., Any]] = {}
-        """The plain hooks that a stretch replaces, by name."""
-        hooks = StretchHooks(owner, parts, self.stretches, self.plain, self.close, self._goes_on)
+        """The plain hooks that a burst replaces, by name."""
+        hooks = BurstHooks(owner, parts, self.bursts, self.plain, self.close, self._goes_on)
         self.short: dict[str, Callable[..., Any]] = {name: getattr(hooks, name) for name in PLACES}
         """Those that stand in their places."""
         self._engine: dict[str, Any] = {}
@@ -71,7 +73,7 @@ class FastSteps(EnginePart):
         losses: Losses,
         decides: Callable[[], bool],
         scale: Tensor | None,
-        early: EarlyNorms | None,
+        early: NormsBeforeClip | None,
     ) -> Opened | None:
         """Decide about the next step; None when it must take the full path.
 
@@ -96,7 +98,7 @@ class FastSteps(EnginePart):
         losses: Losses,
         decides: Callable[[], bool],
         scaler: Any,
-    ) -> EarlyNorms | None:
+    ) -> NormsBeforeClip | None:
         """The script is about to clip these: measure them as in the last step, or None."""
         early = self.host.clip(parameters) if self.host.plans.known else None
         if early is not None or not self.device.plans.known:
@@ -124,7 +126,7 @@ class FastSteps(EnginePart):
         if planned:
             plan = self.device.plans.of(optimizer)
             if plan is not None and not self.off:
-                self.stretches.begin(plan, self._window.previous)
+                self.bursts.begin(plan, self._window.previous)
                 self._stand()
         elif self.on:
             (self.device if on_device else self.host).learn(optimizer, guard, record)
@@ -138,56 +140,56 @@ class FastSteps(EnginePart):
         self.host.plans.forget(optimizer)
         self.device.plans.forget(optimizer)
 
-    # ------------------------------------------------------------------ stretches
+    # ------------------------------------------------------------------ bursts
 
     @property
     def passes(self) -> int:
-        """Backward passes since the last step, as far as they belong to a stretch."""
-        stretch = self.stretches.now
-        return 0 if stretch is None else len(stretch.copies)
+        """Backward passes since the last step, as far as they belong to a burst."""
+        burst = self.bursts.now
+        return 0 if burst is None else len(burst.copies)
 
     @property
     def in_step(self) -> bool:
-        """Whether an optimizer is busy with a step of a stretch."""
-        stretch = self.stretches.now
-        return stretch is not None and stretch.armed is not None
+        """Whether an optimizer is busy with a step of a burst."""
+        burst = self.bursts.now
+        return burst is not None and burst.pending is not None
 
-    @fail_open("stretch")
+    @fail_open("burst")
     def close(self) -> None:
         """What comes next needs all that is known of the steps before it."""
-        stretch = self.stretches.end() if self.stretches.now is not None else None
-        if stretch is None:
+        burst = self.bursts.end() if self.bursts.now is not None else None
+        if burst is None:
             return
         self._stand()
         window = self._window
-        if stretch.last:
-            window.previous = Losses.of(stretch.last, read=window.read)
-        if stretch.copies:
-            window.losses = Losses.of(stretch.copies, read=window.read)
-        if stretch.root is not None:
-            self._sees(stretch.root)
+        if burst.last:
+            window.previous = Losses.of(burst.last, read=window.read)
+        if burst.copies:
+            window.losses = Losses.of(burst.copies, read=window.read)
+        if burst.root is not None:
+            self._sees(burst.root)
 
     def leaves(self, optimizer: Optimizer) -> None:
         """An optimizer is about to be freed."""
-        if self.stretches.goes_with(optimizer):
+        if self.bursts.goes_with(optimizer):
             self.close()
 
     def drop(self) -> None:
-        """Something has failed: nothing is left of a stretch."""
-        self.stretches.drop()
+        """Something has failed: nothing is left of a burst."""
+        self.bursts.drop()
         self._stand()
 
-    @fail_open("stretch")
+    @fail_open("burst")
     def _goes_on(self) -> None:
-        turns = self.stretches.turns
+        burst_parts = self.bursts.burst_parts
         self.close()
-        if turns and not self.off:
-            self.stretches.begin_again(turns)
+        if burst_parts and not self.off:
+            self.bursts.begin_again(burst_parts)
             self._stand()
 
     def _stand(self) -> None:
         """Put the hooks in place that the next step needs."""
-        waits = self.stretches.now is not None
+        waits = self.bursts.now is not None
         if waits is not self.waits:
             self.waits = waits
             self._engine.update(self.short if waits else self.plain)

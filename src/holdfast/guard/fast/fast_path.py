@@ -25,17 +25,17 @@ from ...probes.step_record import BLANK, StepRecord
 from ...probes.updates import EVERY as UPDATES_EVERY
 from ...recovery.rollback import Recovery
 from ...suspicion import LOOK
-from ..early_norms import EarlyNorms
 from ..kernel_cost import EVERY as COST_EVERY
+from ..norms_before_clip import NormsBeforeClip
 from ..optimizer_guard import OptimizerGuard, grad_of, parameters_of
 from ..step_writer import StepWriter
-from .plans import Plan, Plans
+from .plans import Plans, StepPlan
 
 Opened = tuple[OptimizerGuard, StepRecord]
 
 
 @dataclass(slots=True)
-class _Plan(Plan):
+class _Plan(StepPlan):
     buffers: bool
     row: dict[str, float]
     """What all rows have in common."""
@@ -56,7 +56,7 @@ class FastPath:
         optimizer: Optimizer,
         losses: Losses,
         scale: Tensor | None = None,
-        early: EarlyNorms | None = None,
+        early: NormsBeforeClip | None = None,
     ) -> Opened | None:
         """Decide about the next step; None when it must take the full path.
 
@@ -87,8 +87,8 @@ class FastPath:
         grads = presence.known(list(map(grad_of, parameters_of(optimizer))))
         if not grads or not grads[0].is_cpu or not presence.norms.easy(grads):
             return None
-        told = None if scale is None else guard.told_by_scaler(optimizer, scale)
-        if scale is not None and told is None:
+        reported = None if scale is None else guard.reported_by_scaler(optimizer, scale)
+        if scale is not None and reported is None:
             return None
         if plan.buffers and not guard.buffers.are_finite():
             return None
@@ -96,10 +96,10 @@ class FastPath:
         reading = early.on_host if clipped and early is not None else None
         if reading is None:
             reading = presence.norms.read(grads, True)
-        if reading.bad or not guard.outliers.baseline.usual(loss, reading.total):
+        if reading.bad or not guard.outliers.baseline.is_ordinary(loss, reading.total):
             return None
         record = StepRecord(writer.number(guard), guard.index, plan.row.copy())
-        record.usual = True
+        record.is_ordinary = True
         record.positions, record.layers = presence.positions, len(guard.layers)
         record.reading = reading
         row = record.row
@@ -107,14 +107,14 @@ class FastPath:
         row["lr"] = rate if type(rate) is float else learning_rate.read(optimizer)
         row["loss"] = loss
         row["grad_norm"] = reading.total
-        if told is not None:
-            row["scale"], row["scaler_skipped"] = told
-        row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = (
+        if reported is not None:
+            row["scale"], row["scaler_skipped"] = reported
+        row["loss_baseline"], row["loss_limit"], row["norm_baseline"], row["norm_limit"] = (
             guard.outliers.baseline.numbers
         )
         return guard, record
 
-    def clip(self, parameters: Sequence[Tensor]) -> EarlyNorms | None:
+    def clip(self, parameters: Sequence[Tensor]) -> NormsBeforeClip | None:
         """The script is about to clip these: measure them, as in the last step."""
         found = self.plans.clipping(parameters)
         if found is None:
@@ -124,7 +124,7 @@ class FastPath:
         grads = presence.known(list(map(grad_of, parameters)))
         if not grads or not grads[0].is_cpu or not presence.norms.easy(grads):
             return None
-        early = EarlyNorms(grads)
+        early = NormsBeforeClip(grads)
         early.on_host, early.norms = measure_on_host(grads)
         return early
 

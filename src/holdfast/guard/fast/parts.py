@@ -8,14 +8,14 @@ from ...diagnosis.nonfinite.investigation import Investigation
 from ...diagnosis.watchers import Watchers
 from ...recovery.last_state import LastState
 from ...recovery.rollback import Recovery
-from ..feed import Feed
+from ..batch_source import BatchSource
 from ..finite_loss import FiniteLoss
 from ..grad_scaler import Scaling
 from ..step_window import StepWindow
 from ..step_writer import StepWriter
 
 
-class Parts(NamedTuple):
+class EngineParts(NamedTuple):
     """Parts of the engine's state that fast steps work with."""
 
     writer: StepWriter
@@ -25,5 +25,5 @@ class Parts(NamedTuple):
     watchers: Watchers
     finite_loss: FiniteLoss
     scaling: Scaling
-    feed: Feed
+    batch_source: BatchSource
     window: StepWindow

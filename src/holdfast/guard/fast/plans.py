@@ -15,7 +15,7 @@ from ..optimizer_guard import OptimizerGuard, parameters_of
 
 
 @dataclass(slots=True)
-class Plan:
+class StepPlan:
     """What both fast paths have to know."""
 
     optimizer: weakref.ref[Optimizer]
@@ -28,7 +28,7 @@ class Plan:
     """On multiples of this something is measured that is not on others."""
 
 
-P = TypeVar("P", bound=Plan)
+P = TypeVar("P", bound=StepPlan)
 
 
 class Plans(Generic[P]):

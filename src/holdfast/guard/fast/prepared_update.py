@@ -22,7 +22,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from ...probes.presence import present
-from .update_calls import KINDS, Group, Kind, form_of
+from .update_calls import KINDS, Group, OptimizerCalls, form_of
 
 _PATIENCE = 10
 """Attempts in vain come after 0, 2, 6, 14 ... and at most 1,022 steps."""
@@ -47,7 +47,11 @@ class PreparedUpdate:
     __slots__ = ("_device", "_groups", "_held", "_options", "_partly", "_state", "used")
 
     def __init__(
-        self, optimizer: Optimizer, kind: Kind, groups: Sequence[Group], device: torch.device
+        self,
+        optimizer: Optimizer,
+        kind: OptimizerCalls,
+        groups: Sequence[Group],
+        device: torch.device,
     ) -> None:
         self._options, self._groups = kind.options, groups
         # Whether some of its parameters have no gradients: frozen layers, heads nobody uses.

@@ -27,9 +27,9 @@ class Group(NamedTuple):
     parameters: list[Tensor]
     """Those."""
     lists: Sequence[list[Tensor]]
-    """Of its state, in the order of ``Kind.state``."""
+    """Of its state, in the order of ``OptimizerCalls.state``."""
     options: tuple[Any, ...]
-    """What ``Kind.options`` has found."""
+    """What ``OptimizerCalls.options`` has found."""
     named: dict[str, Any]
     """Arguments that stay."""
 
@@ -39,7 +39,7 @@ Call = Callable[[Group, list[Tensor], float, Tensor | None, Tensor | None, Tenso
 much the step is then counted."""
 
 
-class Kind(NamedTuple):
+class OptimizerCalls(NamedTuple):
     """How one class of optimizers is called."""
 
     options: Callable[[dict[str, Any]], tuple[Any, ...]]
@@ -184,11 +184,11 @@ _FORM = ("fused", "foreach", "differentiable")
 FUSED, FOREACH, SINGLE = "fused", "foreach", "single"
 
 
-def _kinds() -> dict[type[Optimizer], Kind]:
+def _kinds() -> dict[type[Optimizer], OptimizerCalls]:
     from torch.optim.adam import _multi_tensor_adam, _single_tensor_adam
     from torch.optim.sgd import _multi_tensor_sgd, _single_tensor_sgd
 
-    of_adam = Kind(
+    of_adam = OptimizerCalls(
         operator.itemgetter(
             *(*_FORM, "capturable", "betas", "amsgrad", "weight_decay", "eps", "maximize"),
             "decoupled_weight_decay",
@@ -201,7 +201,7 @@ def _kinds() -> dict[type[Optimizer], Kind]:
             SINGLE: _adam_by(_single_tensor_adam),
         },
     )
-    of_sgd = Kind(
+    of_sgd = OptimizerCalls(
         operator.itemgetter(
             *(*_FORM, "weight_decay", "momentum", "dampening", "nesterov", "maximize")
         ),

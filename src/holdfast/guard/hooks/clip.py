@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from ...probes.host_norms import read_on_host
-from ..early_norms import EarlyNorms, Measured
 from ..engine_state import EngineState
 from ..fail_open import EnginePart, fail_open
+from ..norms_before_clip import Measured, NormsBeforeClip
 
 
 class ClipHooks(EnginePart):
@@ -22,7 +22,7 @@ class ClipHooks(EnginePart):
     def __init__(self, state: EngineState) -> None:
         super().__init__(state)
         self._on_device = state.settings.guard.device_path
-        self._meters = state.training.registry.meters
+        self._norm_meters = state.training.registry.norm_meters
         self._clip_order = state.training.registry.clip_order
         self._writer, self._window, self._scaling = state.writer, state.window, state.scaling
         self._fast = state.fast
@@ -38,10 +38,10 @@ class ClipHooks(EnginePart):
         window.drop_early(self._writer)
         early = self._fast.clip(clipped, window.losses, window.losses_decide, self._scaling.last())
         if early is None:
-            early = EarlyNorms.taken(
+            early = NormsBeforeClip.taken(
                 clipped,
                 None if self._on_device else read_on_host,
-                self._meters,
+                self._norm_meters,
                 window.about().on_device,
                 window.losses_decide,
             )

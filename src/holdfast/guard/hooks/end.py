@@ -11,8 +11,8 @@ from ...diagnosis.crash import exception
 from ...diagnosis.crash.given_up import behind
 from ...diagnosis.crash.record import ends_the_run
 from ...records.memory import MemoryRanOut
+from ...recovery.all_ranks import END
 from ...recovery.last_state import Moment
-from ...recovery.together import END
 from ..engine_state import EngineState
 from ..fail_open import EnginePart, attempt, fail_open
 from ..last_words import LastWords
@@ -35,7 +35,7 @@ class EndHooks(EnginePart):
         self._training, self._writer, self._recovery = state.training, state.writer, state.recovery
         self._script = state.recovery.checkpoints.script
         self._last_state, self._position = state.last_state, state.position
-        self._feed, self._window, self._fast = state.feed, state.window, state.fast
+        self._batch_source, self._window, self._fast = state.batch_source, state.window, state.fast
         self._investigation, self._watchers = state.investigation, state.watchers
         self._in_step = in_step
 
@@ -62,7 +62,7 @@ class EndHooks(EnginePart):
 
     def last_words(self, error: BaseException, gave_up: object = None) -> LastWords:
         """What can be said of an exception that ends the training; nothing is written."""
-        facts = exception.facts(error, self._feed.at_work(), self._training.models())
+        facts = exception.facts(error, self._batch_source.at_work(), self._training.models())
         memory = self._watchers.memory
         found = attempt(self, "watchers", memory.last_words, error) if memory is not None else None
         found = found or []
@@ -96,7 +96,7 @@ class EndHooks(EnginePart):
                 doubt = "without the guard it is not known whether the last step is complete"
             self._fast.close()
             statistics = self._training.registry.buffers.statistics()
-            self._last_state.save(Moment(why, doubt, self._feed.rng, statistics))
+            self._last_state.save(Moment(why, doubt, self._batch_source.rng, statistics))
 
     def close(self) -> None:
         """End of the process: wait for pending rows and write the final record."""
@@ -129,13 +129,13 @@ class EndHooks(EnginePart):
         Called in a thread, as those below: the clock of the loop must not be touched.
         """
         with contextlib.suppress(Exception):
-            together = self._recovery.together
-            return together.begin() and together.ask(END, {"signal": why})
+            all_ranks = self._recovery.all_ranks
+            return all_ranks.begin() and all_ranks.ask(END, {"signal": why})
         return False
 
     def left_alone(self) -> str:
         """Why the other ranks will not do so; empty while they may."""
-        return self._recovery.together.why_over
+        return self._recovery.all_ranks.why_over
 
     def not_saved(self, why: str) -> None:
         """A signal ends the process, whose training thread is somewhere in native code."""

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from ...actions import replace_sample
-from ...probes.batches import HELD, Batch, LoaderLedger
+from ...probes.batches import HELD, Batch, LoaderBatches
 from ...probes.ranks import ranks
 from ...records.steps import SkippedBatch
 from ..engine_state import EngineState
@@ -29,7 +29,7 @@ class LoaderHooks(EnginePart):
         self._script = state.recovery.checkpoints.script
         self._bad_batches = state.training.bad_batches
         self._last_state, self._position = state.last_state, state.position
-        self._feed, self._window, self._fast = state.feed, state.window, state.fast
+        self._batch_source, self._window, self._fast = state.batch_source, state.window, state.fast
         self._investigation, self._watchers = state.investigation, state.watchers
 
     # ------------------------------------------------------------------ a pass begins
@@ -49,11 +49,11 @@ class LoaderHooks(EnginePart):
             instead = script.instead(loader, frame)
             if instead is not None:
                 return instead
-        begun = attempt(self, "resume", script.begins, loader, self._position.steps, frame)
+        started = attempt(self, "resume", script.begins, loader, self._position.steps, frame)
         iterator = original(loader)
-        if begun is not None:
+        if started is not None:
             steps = self._position.steps
-            attempt(self, "resume", script.began, loader, iterator, begun, steps)
+            attempt(self, "resume", script.began, loader, iterator, started, steps)
         return iterator
 
     @fail_open("unreadable samples")
@@ -88,12 +88,12 @@ class LoaderHooks(EnginePart):
         if "loader probe" not in self.off and indices is not None:
             # Without the wrapper, which takes as long as what it calls.
             try:
-                ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
-                if ledger is None:
-                    ledger = LoaderLedger.of(iterator, self._feed.ledger)
+                loader_batches = getattr(iterator, LoaderBatches.ATTRIBUTE, None)
+                if loader_batches is None:
+                    loader_batches = LoaderBatches.of(iterator, self._batch_source.loader_batches)
                 # A sampler may fill the same list again. What is in it can wait.
                 noted = indices[:] if type(indices) is list else indices
-                ledger.drawn[getattr(iterator, "_send_idx", 0)] = noted
+                loader_batches.drawn[getattr(iterator, "_send_idx", 0)] = noted
             except Exception as error:
                 self.failed("loader probe", error)
         return kept
@@ -130,7 +130,7 @@ class LoaderHooks(EnginePart):
             self._fast.close()
             again = self._last_batches(iterator)
         if not self._writer.readback.flying and not again and not self._fast.waits:
-            self._feed.let_go()
+            self._batch_source.let_go()
         if script.on and not script.asks_again(iterator, self._position.steps):
             about = iterator, self._position.steps, sys._getframe(1)
             attempt(self, "resume", script.asks, *about)
@@ -147,19 +147,23 @@ class LoaderHooks(EnginePart):
             where = self._training.iteration, True, again, at, position.steps
             attempt(self, "recovery", recovery.boundary, *where)
         if hasattr(iterator, "_rcvd_idx"):
-            LoaderLedger.of(iterator, self._feed.ledger).expects(iterator)
+            LoaderBatches.of(iterator, self._batch_source.loader_batches).expects(iterator)
 
     def _last_batches(self, iterator: Any) -> Sequence[Batch]:
         """The batches of the last step, where the loop can be given them again; mostly all."""
-        ledger = self._feed.ledger
-        if ledger is None or ledger.ahead or LoaderLedger.of(iterator, ledger) is not ledger:
+        loader_batches = self._batch_source.loader_batches
+        if (
+            loader_batches is None
+            or loader_batches.ahead
+            or LoaderBatches.of(iterator, loader_batches) is not loader_batches
+        ):
             return ()  # fetched ahead, or a validation: it would not be used in the next step
         idle = self._investigation.idle and not self._investigation.replaying
-        held = all(batch.content is not None for batch in ledger.used)
+        held = all(batch.content is not None for batch in loader_batches.used)
         if not (idle and held and self._replays):
             return ()
         self._writer.await_rows()  # their loss, once in a rollback
-        return tuple(ledger.used)
+        return tuple(loader_batches.used)
 
     def _hands_out_again(self, iterator: Any) -> tuple[Any] | None:
         """A bad batch to feed again in place of the next one, for an investigation; mostly None."""
@@ -176,9 +180,9 @@ class LoaderHooks(EnginePart):
             again = self._training.memory.next_batch(iterator)
         if again is None:
             again = self._investigation.next_batch(iterator)
-        if again is None or self._feed.ledger is None:
+        if again is None or self._batch_source.loader_batches is None:
             return None
-        self._feed.hand_out_again(*again)
+        self._batch_source.hand_out_again(*again)
         return (again[1],)
 
     @fail_open("loader probe")
@@ -193,12 +197,12 @@ class LoaderHooks(EnginePart):
         looks = self._investigation
         # A step decided on a device is not repeated with the same RNG state, except in an exam.
         if not self.phases.on_device or looks.alert or not looks.idle:
-            self._feed.keep_rng(passes)
-        ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
-        if ledger is None or ledger is not self._feed.ledger:
-            ledger = self._feed.comes_from(iterator, looks)
+            self._batch_source.keep_rng(passes)
+        loader_batches = getattr(iterator, LoaderBatches.ATTRIBUTE, None)
+        if loader_batches is None or loader_batches is not self._batch_source.loader_batches:
+            loader_batches = self._batch_source.comes_from(iterator, looks)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
-        ledger.handed_out(iterator, content, min(HELD, 2 + passes))
+        loader_batches.handed_out(iterator, content, min(HELD, 2 + passes))
         if self._watchers.on:
             attempt(self, "watchers", self._watchers.fetched, iterator, sys._getframe())
         reads = self._bad_batches.feeding
@@ -207,7 +211,7 @@ class LoaderHooks(EnginePart):
         swallowed, recorder = self._watchers.swallowed, self._training.recorder
         if swallowed.batches and recorder is not None:
             # A batch without a step since the last one, of a validation perhaps: it goes on.
-            recorder.ring.beat()
+            recorder.ring.heartbeat()
         swallowed.batches += 1
         if swallowed.batches >= swallowed.due:
             attempt(self, "swallowed errors", swallowed.look, sys._getframe())
@@ -224,7 +228,7 @@ class LoaderHooks(EnginePart):
             steps = self._position.steps
             attempt(self, "resume", self._script.ends, iterator, steps, sys._getframe(1))
         self._recovery.epoch_begins()
-        ledger = LoaderLedger.of(iterator, self._feed.ledger)
-        ledger.ran_out()
-        if ledger is self._feed.ledger and ranks() > 1:
-            self._training.pass_ends(ledger)
+        loader_batches = LoaderBatches.of(iterator, self._batch_source.loader_batches)
+        loader_batches.ran_out()
+        if loader_batches is self._batch_source.loader_batches and ranks() > 1:
+            self._training.pass_ends(loader_batches)

@@ -36,7 +36,11 @@ class OptimizerHooks(EnginePart):
     def __init__(self, state: EngineState) -> None:
         super().__init__(state)
         self._training, self._writer, self._recovery = state.training, state.writer, state.recovery
-        self._feed, self._window, self._position = state.feed, state.window, state.position
+        self._batch_source, self._window, self._position = (
+            state.batch_source,
+            state.window,
+            state.position,
+        )
         self._scaling, self._finite_loss = state.scaling, state.finite_loss
         self._fast = state.fast
         self._investigation, self._watchers = state.investigation, state.watchers
@@ -137,7 +141,7 @@ class OptimizerHooks(EnginePart):
         record, losses = self._records.begin(optimizer, guard), self._window.about()
         self._open.pop(id(optimizer), None)
         note_skip(record, scaler)
-        record.told_to = self._position.replaying or self._training.memory.lost
+        record.skip_ordered = self._position.replaying or self._training.memory.lost
         guard.note_losses(record, losses)
         parameters = parameters_of(optimizer)
         if parameters:
@@ -167,12 +171,12 @@ class OptimizerHooks(EnginePart):
         costed = record.step % writer.often(COST_EVERY) == 0
         began = writer.kernel_cost.begin() if costed else None
         losses = window.about()
-        early, leave_out = window.early, self._position.replaying or lost
+        early, must_skip = window.early, self._position.replaying or lost
         if recovery.awaits_step and attempt(self, "recovery", recovery.before_step, guard, losses):
-            leave_out = True
+            must_skip = True
         self.phases.alone = alone = ranks() == 1
-        if not alone and recovery.together.saw not in writer.listeners:
-            writer.listeners.append(recovery.together.saw)
+        if not alone and recovery.all_ranks.saw not in writer.listeners:
+            writer.listeners.append(recovery.all_ranks.saw)
         guard.before(
             optimizer,
             parameters,
@@ -183,7 +187,7 @@ class OptimizerHooks(EnginePart):
             losses_decide=window.losses_decide,
             scale=scale,
             look_at_parameters=writer.wants_parameters(record),
-            leave_out=leave_out,
+            must_skip=must_skip,
             alone=alone,
         )
         if began is not None:
@@ -229,7 +233,7 @@ class OptimizerHooks(EnginePart):
         losses = self._window.losses
         if not losses.passes:
             losses = self._window.previous
-        if record.usual:
+        if record.is_ordinary:
             guard.buffers.keep()
             self._records.close(guard, record, losses)
             return
@@ -243,8 +247,8 @@ class OptimizerHooks(EnginePart):
         guard.after(optimizer, record)
         if began is not None:
             self._writer.kernel_cost.end(record, began)
-        if record.measured is None and self._feed.rng is not None and record.left_out:
-            torch.random.default_generator.set_state(self._feed.rng)
+        if record.measured is None and self._batch_source.rng is not None and record.skipped:
+            torch.random.default_generator.set_state(self._batch_source.rng)
         on_device, planned = record.measured is not None, record.planned
         self._records.close(guard, record, losses)
         self._fast.learn(optimizer, guard, record, planned=planned, on_device=on_device)

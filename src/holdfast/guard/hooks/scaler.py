@@ -17,7 +17,7 @@ _PROBE = "scaler probe"
 class ScalerHooks(EnginePart):
     """Hooks around the methods of a ``GradScaler``.
 
-    Three of them only note what happens: whether that is like the step before is asked by a stretch
+    Three of them only note what happens: whether that is like the step before is asked by a burst
     when backward and the step of the optimizer begin.
 
     Args:

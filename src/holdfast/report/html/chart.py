@@ -29,7 +29,7 @@ _DOTS = 40
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Curve:
+class ChartLine:
     """One line of a chart; ``style`` is a class of the style sheet."""
 
     name: str
@@ -39,7 +39,7 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Marks:
+class StepMarks:
     """Steps that are pointed out: ``shape`` is skip, scaler, bad, back or join, a form each."""
 
     name: str
@@ -57,8 +57,8 @@ class Chart:
     """The chart in words, for those who do not see it."""
     x: Axis
     y: Axis
-    curves: Sequence[Curve]
-    marks: Sequence[Marks] = ()
+    curves: Sequence[ChartLine]
+    marks: Sequence[StepMarks] = ()
     stacked: bool = False
     columns: int = COLUMNS
 
@@ -112,7 +112,7 @@ class Chart:
         base = tag("line", x1="0", x2="100%", y1=HEIGHT, y2=HEIGHT, class_="axis")
         return [*parts, base]
 
-    def _line(self, curve: Curve) -> Html:
+    def _line(self, curve: ChartLine) -> Html:
         drawn = condense(curve.x, curve.y, self.columns)
         path = self._path(drawn.x, drawn.y)
         if drawn.middle is None:
@@ -144,7 +144,7 @@ class Chart:
                 ]
         return dots
 
-    def _marks(self, marks: Marks) -> list[Html]:
+    def _marks(self, marks: StepMarks) -> list[Html]:
         places = spread(marks.x, self.x.low, self.x.high, _MARKS)
         y = 0 if marks.shape != "bad" else HEIGHT
         return [

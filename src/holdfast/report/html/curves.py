@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 
 
-class Drawn(NamedTuple):
+class DrawnCurve(NamedTuple):
     """A curve as it is drawn: the points, and where these are extremes, the medians."""
 
     x: Values
@@ -18,7 +18,7 @@ class Drawn(NamedTuple):
     middle: tuple[Values, Values] | None = None
 
 
-def condense(x: Values, y: Values, columns: int) -> Drawn:
+def condense(x: Values, y: Values, columns: int) -> DrawnCurve:
     """The smallest and the largest value of every column of pixels, where they were.
 
     A curve that fits stays as it is. NaN and infinity are gaps: one stays in each column that
@@ -29,7 +29,7 @@ def condense(x: Values, y: Values, columns: int) -> Drawn:
     (True, np.float64(99.0), np.float64(1.0))
     """
     if len(x) <= 2 * columns:
-        return Drawn(x, np.where(np.isfinite(y), y, np.nan))
+        return DrawnCurve(x, np.where(np.isfinite(y), y, np.nan))
     span = x[-1] - x[0]
     column = np.minimum((x - x[0]) / (span or 1.0) * columns, columns - 1).astype(np.intp)
     finite = np.isfinite(y)
@@ -45,7 +45,7 @@ def condense(x: Values, y: Values, columns: int) -> Drawn:
     across = np.concatenate([centre, x[gaps]])
     values = np.concatenate([y[median], np.full(len(gaps), np.nan)])
     sort = np.argsort(across, kind="stable")
-    return Drawn(
+    return DrawnCurve(
         x[kept], np.where(finite[kept], y[kept], np.nan), (across[sort], values[sort])
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from ..cause import STAT_COLUMNS, ShownCause, cause_of, title_of
 from ..crash import crash_of
 from ..facts import FindingFacts, facts_of
 from ..joined_findings import FindingGroup
-from ..memory_course import Growth
+from ..memory_curves import MemoryGrowth
 from .crash import crash_html
 from .elements import (
     Child,
@@ -29,7 +29,7 @@ class PageFacts:
     """What the page knows besides a finding."""
 
     several_ranks: bool = False
-    growth: Growth | None = None
+    growth: MemoryGrowth | None = None
     """Memory that was added since something was found to grow."""
     plots: Mapping[str, str] = field(default_factory=dict[str, str])
     """Plot to look at for findings of a family (MEM, TPT): its id."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import words
 from ..first_layer import Story
-from ..updates import USUAL, Update, Updates
+from ..updates import USUAL, LayerUpdates, Update
 from .elements import (
     Child,
     Html,
@@ -119,7 +119,7 @@ def _legend(low: float, high: float) -> Html:
     return tag("ul", signs, class_="legend")
 
 
-def updates_html(updates: Updates, *, several: bool) -> Html:
+def updates_html(updates: LayerUpdates, *, several: bool) -> Html:
     """Update sizes of one optimizer: a bar from smallest to largest for each layer."""
     values = [v for u in updates.shown for v in (u.low, u.high) if v > 0]
     low, high = math.log10(min([USUAL, *values])), math.log10(max([USUAL, *values]))

@@ -121,12 +121,12 @@ def _words(layers: LayerMap) -> str:
         said.append("Red is as wide as the share of the steps that were bad")
     changed = [(n, t) for n, t in layers.changes if max(t, 1 / t) >= _CHANGED][:3]
     if changed:
-        told = [
+        reported = [
             f"{words.clip(name, 60)} {'grew' if times > 1 else 'fell'} to "
             f"{words.figure(float(f'{times:.2g}'))} times its first value"
             for name, times in changed
         ]
-        said.append(words.listed(told))
+        said.append(words.listed(reported))
     return ". ".join(said) + "."
 
 

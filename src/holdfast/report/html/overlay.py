@@ -11,21 +11,21 @@ from ...run import Rows
 from ...types import Finding, place_words
 from .. import words
 from ..columns import column, of_first_optimizer
-from ..compare import Comparison, change_words, figure_name, figure_words
-from ..course import Course
-from ..losses import LossCourse, rows_of
-from ..record import Record
+from ..compare import RunComparison, change_words, figure_name, figure_words
+from ..losses import LossCurve, rows_of
+from ..record import RunRecord
+from ..run_curves import RunCurves
 from .axes import step_axis, value_axis
-from .chart import Chart, Curve
+from .chart import Chart, ChartLine
 from .curves import Values
 from .document import document, symbol
 from .elements import Child, Html, tag
 
-# Steps over which step times are told: single ones jump.
+# Steps over which step times are reported: single ones jump.
 _SMOOTH = 9
 
 
-def overlay_page(found: Comparison, before: Record, after: Record) -> str:
+def overlay_page(found: RunComparison, before: RunRecord, after: RunRecord) -> str:
     """The comparison as one HTML file; ``before`` is A, ``after`` is B."""
     tone = "bad" if found.worse else "good" if found.judged else "info"
     word = found.verdict.capitalize()
@@ -49,21 +49,21 @@ def overlay_page(found: Comparison, before: Record, after: Record) -> str:
     )
 
 
-def _sentence(found: Comparison) -> str:
+def _sentence(found: RunComparison) -> str:
     if not found.judged:
         return words.capital(f"{found.differs}.")
     judged = [figure for figure in found.figures if figure.verdict in ("worse", "better")]
-    told = [
+    reported = [
         f"{figure_name(found, figure)} {change_words(figure)} ({figure.verdict})"
         for figure in judged
     ]
     differs = f"{words.capital(found.differs)}. " if found.differs else ""
-    if not told:
+    if not reported:
         return f"{differs}B is within the limits of A in all that was judged."
-    return differs + words.capital(f"{words.listed(told)}, from A to B.")
+    return differs + words.capital(f"{words.listed(reported)}, from A to B.")
 
 
-def _table(found: Comparison) -> Html:
+def _table(found: RunComparison) -> Html:
     head = tag(
         "tr", [tag("th", name, scope="col") for name in ("what", "A", "B", "change", "verdict")]
     )
@@ -84,27 +84,31 @@ def _table(found: Comparison) -> Html:
     return tag("div", table, class_="scroll", tabindex="0")
 
 
-def _findings(found: Comparison) -> Html | None:
+def _findings(found: RunComparison) -> Html | None:
     rows: list[Child] = []
     for title, findings in (("only in B", found.new), ("only in A", found.gone)):
-        rows += [tag("li", f"{title}: ", tag("strong", f.code), f" {_told(f)}") for f in findings]
+        rows += [
+            tag("li", f"{title}: ", tag("strong", f.code), f" {_reported(f)}") for f in findings
+        ]
     shown = tag("ul", rows) if rows else tag("p", "Both runs have the same findings.")
     return _section("Findings", shown, key="findings")
 
 
-def _told(finding: Finding) -> str:
+def _reported(finding: Finding) -> str:
     where = f" at {place_words(finding.file, finding.line)}" if finding.line else ""
     return f"{finding.name.replace('_', ' ')}{where}, {finding.severity.word}"
 
 
-def _curves(found: Comparison, before: Record, after: Record) -> Html:
-    pairs = [record.courses[0] for record in (before, after) if record.courses]
+def _curves(found: RunComparison, before: RunRecord, after: RunRecord) -> Html:
+    pairs = [
+        record.run_curves_of_ranks[0] for record in (before, after) if record.run_curves_of_ranks
+    ]
     charts = [chart.draw() for chart in _charts(pairs, found)] if len(pairs) == 2 else []
     none = tag("p", "No step was recorded.") if not charts else None
     return _section("A and B over each other", none, charts, key="curves")
 
 
-def _charts(pair: Sequence[Course], found: Comparison) -> Iterator[Chart]:
+def _charts(pair: Sequence[RunCurves], found: RunComparison) -> Iterator[Chart]:
     comparable = all(figure.comparable for figure in found.figures)
     loss = _as_in_table(found, "loss", "median of the last tenth of the steps that both have")
     times = _as_in_table(found, "step_time", "median of all steps but the first few")
@@ -126,20 +130,20 @@ def _charts(pair: Sequence[Course], found: Comparison) -> Iterator[Chart]:
 
 
 def _chart(
-    pair: Sequence[Course], key: str, title: str, values: Callable[[Rows], Values],
-    told: Callable[[float], str], *, kind: str = "", caption: str = "",
-    losses: Sequence[LossCourse] | None = None,
+    pair: Sequence[RunCurves], key: str, title: str, values: Callable[[Rows], Values],
+    reported: Callable[[float], str], *, kind: str = "", caption: str = "",
+    losses: Sequence[LossCurve] | None = None,
 ) -> Chart | None:  # fmt: skip
-    curves: list[Curve] = []
+    curves: list[ChartLine] = []
     ends: list[float] = []
-    for i, (name, style, course) in enumerate(zip("AB", ("s0", "s1"), pair, strict=True)):
-        rows = course.lane.steps[np.argsort(course.lane.steps["step"], kind="stable")]
+    for i, (name, style, run_curves) in enumerate(zip("AB", ("s0", "s1"), pair, strict=True)):
+        rows = run_curves.lane.steps[np.argsort(run_curves.lane.steps["step"], kind="stable")]
         rows = rows_of(rows, losses[i]) if losses else of_first_optimizer(rows)
         ends += [float(step) for step in rows["step"][[0, -1]]] if len(rows) else []
         y = values(rows)
         seen = ~np.isnan(y)
         curves.append(
-            Curve(name=name, style=style, x=rows["step"][seen].astype(np.float64), y=y[seen])
+            ChartLine(name=name, style=style, x=rows["step"][seen].astype(np.float64), y=y[seen])
         )
     scale = value_axis(
         (c.y for c in curves), kind=kind, zero=bool(kind), log=False if kind else None
@@ -149,14 +153,14 @@ def _chart(
     return Chart(
         key=f"{key}-compared",
         title=f"{title} (log scale)" if scale.log else title,
-        caption=caption or _words(curves, told),
+        caption=caption or _words(curves, reported),
         x=step_axis(min(ends), max(ends)),
         y=scale,
         curves=curves,
     )
 
 
-def _as_in_table(found: Comparison, name: str, of: str) -> str:
+def _as_in_table(found: RunComparison, name: str, of: str) -> str:
     """The numbers of the table, so that the page has one percentage for one thing."""
     figure = next((figure for figure in found.figures if figure.name == name), None)
     if figure is None or math.isnan(figure.change):
@@ -166,7 +170,7 @@ def _as_in_table(found: Comparison, name: str, of: str) -> str:
     return f"A {a}, B {b}{change}: {of}."
 
 
-def _words(curves: Sequence[Curve], told: Callable[[float], str]) -> str:
+def _words(curves: Sequence[ChartLine], reported: Callable[[float], str]) -> str:
     """Medians over the last tenth of the steps that both have, and their difference in percent."""
     a, b = curves
     common = np.intersect1d(a.x, b.x)
@@ -181,7 +185,7 @@ def _words(curves: Sequence[Curve], told: Callable[[float], str]) -> str:
     share = f" ({(known[1] - known[0]) / abs(known[0]):+.1%})" if known[0] else ""
     steps = f"step{'s' * (len(last) > 1)} {words.number(int(last[0]))}"
     steps += f" to {words.number(int(last[-1]))}" if len(last) > 1 else ""
-    return f"A {told(known[0])}, B {told(known[1])}{share}: median of {steps}."
+    return f"A {reported(known[0])}, B {reported(known[1])}{share}: median of {steps}."
 
 
 def _loss(rows: Rows) -> Values:

@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from ...types import Finding
 from .. import words
 from ..cost import cost_figure
-from ..course import Course
 from ..environment import environment_of, guard_cost_words, lane_notes
 from ..facts import groups_to_show
 from ..first_layer import stories
 from ..layer_map import layer_maps
-from ..memory_course import memory_courses
+from ..memory_curves import memory_curves_of
 from ..ranks import HEAD, SHOWN, rank_line
-from ..record import Record
+from ..record import RunRecord
 from ..restarts import restarts_of
+from ..run_curves import RunCurves
 from ..updates import updates_of
 from ..verdict import verdict_of
 from .axes import step_axis
@@ -40,7 +40,7 @@ from .plots import COARSE, loss_change, loss_plot, plots_of
 _LANES = 7
 
 
-def page(record: Record) -> str:
+def page(record: RunRecord) -> str:
     """The whole report as one HTML file."""
     name = str(record.summary.meta.get("script") or record.summary.path.name)
     return document(
@@ -51,7 +51,7 @@ def page(record: Record) -> str:
     )
 
 
-def _sections(record: Record) -> Iterable[Html | None]:
+def _sections(record: RunRecord) -> Iterable[Html | None]:
     # Of a run that died the first question is why; the loss is what led there.
     died = record.summary.ending.died
     first = (_findings, _loss) if died else (_loss, _findings)
@@ -64,13 +64,13 @@ def _sections(record: Record) -> Iterable[Html | None]:
         _updates(record),
         _other_lanes(record),
         _pictures(record),
-        _deeds(record),
+        _actions_taken(record),
         _notes(record),
         _environment(record),
     )
 
 
-def _verdict(record: Record, name: str) -> Html:
+def _verdict(record: RunRecord, name: str) -> Html:
     summary, verdict = record.summary, verdict_of(record.summary)
     restarts = len(restarts_of(summary.meta))
     figures = {
@@ -80,7 +80,9 @@ def _verdict(record: Record, name: str) -> Html:
         "restarts": words.number(restarts) if restarts else "",
         "findings": words.number(len(summary.findings)),
         "ranks": str(record.ranks) if record.ranks > 1 else "",
-        _loss_label(record): loss_change(record.courses[0]) if record.courses else "",
+        _loss_label(record): loss_change(record.run_curves_of_ranks[0])
+        if record.run_curves_of_ranks
+        else "",
         "time": words.duration(summary.seconds) if summary.seconds else "",
         "guard cost": cost_figure(summary.cost),
     }
@@ -97,16 +99,20 @@ def _verdict(record: Record, name: str) -> Html:
     )
 
 
-def _loss_label(record: Record) -> str:
-    """The loss of a resumed run is told from its first part on, the rest of its own part."""
-    return "loss, all parts" if record.courses and record.courses[0].joints else "loss"
+def _loss_label(record: RunRecord) -> str:
+    """The loss of a resumed run is reported from its first part on, the rest of its own part."""
+    return (
+        "loss, all parts"
+        if record.run_curves_of_ranks and record.run_curves_of_ranks[0].resume_points
+        else "loss"
+    )
 
 
 def _section(title: str, *children: Child, key: str) -> Html:
     return tag("section", tag("h2", title, id=key), *children, aria_labelledby=key)
 
 
-def _findings(record: Record) -> Html | None:
+def _findings(record: RunRecord) -> Html | None:
     chosen, left_out = groups_to_show(record.summary.finding_groups)
     if not chosen:
         return None
@@ -121,26 +127,28 @@ def _findings(record: Record) -> Html | None:
     return _section(title.capitalize(), articles, more, key="findings")
 
 
-def _known(record: Record) -> PageFacts:
+def _known(record: RunRecord) -> PageFacts:
     """What findings are shown with: the plots of the leading rank."""
-    if not record.courses:
+    if not record.run_curves_of_ranks:
         return PageFacts(several_ranks=record.ranks > 1)
-    lead = record.courses[0]
-    memory = memory_courses(lead.lane, _of_rank(record, lead))
+    lead = record.run_curves_of_ranks[0]
+    memory = memory_curves_of(lead.lane, _of_rank(record, lead))
     drawn = [chart.key for chart in plots_of(lead)]
     plots = {
         family: next((key for key in drawn if key.startswith(kind)), "")
         for family, kind in (("MEM", "memory-"), ("TPT", "time-"))
     }
-    growth = next((course.growth for course in memory if course.growth is not None), None)
+    growth = next(
+        (run_curves.growth for run_curves in memory if run_curves.growth is not None), None
+    )
     return PageFacts(several_ranks=record.ranks > 1, growth=growth, plots=plots)
 
 
-def _of_rank(record: Record, course: Course) -> list[Finding]:
-    return [finding for finding in record.summary.findings if finding.rank == course.lane.rank]
+def _of_rank(record: RunRecord, run_curves: RunCurves) -> list[Finding]:
+    return [finding for finding in record.summary.findings if finding.rank == run_curves.lane.rank]
 
 
-def _ranks(record: Record) -> Html | None:
+def _ranks(record: RunRecord) -> Html | None:
     """All ranks side by side; nothing where there is only one."""
     ranks = record.summary.ranks
     if not ranks:
@@ -163,7 +171,7 @@ def _ranks(record: Record) -> Html | None:
     )
 
 
-def _saved(record: Record) -> Html | None:
+def _saved(record: RunRecord) -> Html | None:
     """What is left of a run that ended early, and the lines that load it."""
     saved = record.summary.saved_state
     if saved is None:
@@ -183,7 +191,7 @@ def _saved(record: Record) -> Html | None:
     )
 
 
-def _stories(record: Record) -> Html | None:
+def _stories(record: RunRecord) -> Html | None:
     found = [story_html(story, several_ranks=record.ranks > 1) for story in stories(record)]
     if not found:
         return None
@@ -191,13 +199,21 @@ def _stories(record: Record) -> Html | None:
     return _section("The layers around it", found[0], more, key="layers")
 
 
-def _loss(record: Record) -> Html | None:
+def _loss(record: RunRecord) -> Html | None:
     """The loss of the leading rank, right below the verdict; nothing where there is none."""
-    courses = record.courses
-    chart = loss_plot(courses[0], courses[1 : 1 + _LANES]) if courses else None
+    run_curves_of_ranks = record.run_curves_of_ranks
+    chart = (
+        loss_plot(run_curves_of_ranks[0], run_curves_of_ranks[1 : 1 + _LANES])
+        if run_curves_of_ranks
+        else None
+    )
     if chart is None:
         return None
-    title = f"{chart.title}, {courses[0].lane.lane}" if len(courses) > 1 else chart.title
+    title = (
+        f"{chart.title}, {run_curves_of_ranks[0].lane.lane}"
+        if len(run_curves_of_ranks) > 1
+        else chart.title
+    )
     before = record.summary.facts.get("resumed", "")
     missing = None
     if before and not record.earlier:
@@ -205,16 +221,16 @@ def _loss(record: Record) -> Html | None:
     return _section(title, chart.draw(titled=False), missing, key="loss")
 
 
-def _updates(record: Record) -> Html | None:
-    found = updates_of(record.courses[0].lane) if record.courses else []
+def _updates(record: RunRecord) -> Html | None:
+    found = updates_of(record.run_curves_of_ranks[0].lane) if record.run_curves_of_ranks else []
     shown = [updates_html(updates, several=len(found) > 1) for updates in found]
     return _section("How far the layers moved", shown, key="updates") if shown else None
 
 
-def _plots(record: Record) -> Html:
-    if not record.courses:
+def _plots(record: RunRecord) -> Html:
+    if not record.run_curves_of_ranks:
         return _section("Plots", tag("p", "No step was recorded."), key="plots")
-    lead = record.courses[0]
+    lead = record.run_curves_of_ranks[0]
     charts = list(plots_of(lead, _of_rank(record, lead)))
     note = None
     if loss_plot(lead) is None:
@@ -224,27 +240,27 @@ def _plots(record: Record) -> Html:
     # The layers belong behind the norm of all gradients.
     at = next((i for i, chart in enumerate(charts) if chart.key.startswith("time-")), len(drawn))
     drawn[at:at] = _layer_maps(lead)
-    title = f"Plots, {lead.lane.lane}" if len(record.courses) > 1 else "Plots"
+    title = f"Plots, {lead.lane.lane}" if len(record.run_curves_of_ranks) > 1 else "Plots"
     return _section(title, note, drawn, key="plots")
 
 
-def _layer_maps(course: Course) -> list[Html]:
-    maps = layer_maps(course.lane)
-    steps = course.lane.steps["step"]
+def _layer_maps(run_curves: RunCurves) -> list[Html]:
+    maps = layer_maps(run_curves.lane)
+    steps = run_curves.lane.steps["step"]
     axis = step_axis(float(steps.min()), float(steps.max()))
-    return [layer_map_html(m, axis, course.lane.lane, several=len(maps) > 1) for m in maps]
+    return [layer_map_html(m, axis, run_curves.lane.lane, several=len(maps) > 1) for m in maps]
 
 
-def _other_lanes(record: Record) -> Html | None:
+def _other_lanes(record: RunRecord) -> Html | None:
     """The plots of further processes, folded."""
     folded: list[Html] = []
-    for course in record.courses[1 : 1 + _LANES]:
-        found = _of_rank(record, course)
-        charts = [chart.draw() for chart in plots_of(course, found, columns=COARSE, loss=True)]
+    for run_curves in record.run_curves_of_ranks[1 : 1 + _LANES]:
+        found = _of_rank(record, run_curves)
+        charts = [chart.draw() for chart in plots_of(run_curves, found, columns=COARSE, loss=True)]
         if charts:
-            summary = tag("summary", f"Plots, {course.lane.lane}")
+            summary = tag("summary", f"Plots, {run_curves.lane.lane}")
             folded.append(tag("details", summary, charts))
-    hidden = len(record.courses) - 1 - _LANES
+    hidden = len(record.run_curves_of_ranks) - 1 - _LANES
     if hidden > 0:
         folded.append(
             tag("p", f"{words.plural(hidden, 'further process', 'es')} without plots here.")
@@ -252,13 +268,13 @@ def _other_lanes(record: Record) -> Html | None:
     return tag("section", folded, aria_label="Plots of other processes") if folded else None
 
 
-def _pictures(record: Record) -> Html | None:
+def _pictures(record: RunRecord) -> Html | None:
     """What the task drew of its model."""
     shown = [picture_html(picture) for picture in pictures_in(record.summary.path)]
     return _section("Pictures", shown, key="pictures") if shown else None
 
 
-def _deeds(record: Record) -> Html:
+def _actions_taken(record: RunRecord) -> Html:
     actions_taken = record.summary.actions_taken
     if not actions_taken:
         nothing = "It recorded, and changed nothing."
@@ -273,7 +289,7 @@ def _deeds(record: Record) -> Html:
     return _section("What holdfast did", shown, key="actions")
 
 
-def _notes(record: Record) -> Html | None:
+def _notes(record: RunRecord) -> Html | None:
     groups = {
         "What is done about a finding (the policy)": record.summary.policy,
         "Not covered": record.summary.not_covered,
@@ -281,14 +297,17 @@ def _notes(record: Record) -> Html | None:
         "Processes": lane_notes(record.summary),
     }
     shown = [
-        join(tag("h3", title), tag("ul", [tag("li", words.shortened(note, 600)) for note in told]))
+        join(
+            tag("h3", title),
+            tag("ul", [tag("li", words.shortened(note, 600)) for note in reported]),
+        )
         for title, notes in groups.items()
-        if (told := words.first_notes(notes))
+        if (reported := words.first_notes(notes))
     ]
     return _section("Worth knowing", shown, key="notes") if shown else None
 
 
-def _environment(record: Record) -> Html:
+def _environment(record: RunRecord) -> Html:
     rows = [
         join(tag("dt", label), tag("dd", _command(record, text) if label == "command" else text))
         for label, text in environment_of(record.summary).items()
@@ -297,6 +316,6 @@ def _environment(record: Record) -> Html:
     return _section("The run", tag("dl", rows), cost, key="run")
 
 
-def _command(record: Record, text: str) -> Html:
+def _command(record: RunRecord, text: str) -> Html:
     """With a button to copy it where it is the whole line that was typed."""
     return tag("code", text, class_="copied" if record.summary.meta.get("started_by") else None)

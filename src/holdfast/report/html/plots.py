@@ -14,17 +14,17 @@ from ...run import LaneData, Rows
 from ...types import Finding
 from .. import pace, words
 from ..columns import column, of_first_optimizer
-from ..course import Course
 from ..lanes import PHASES
 from ..layers import Mask
-from ..losses import loss_name, losses_of, main_loss, named, told_apart
-from ..memory_course import MemoryCourse, memory_courses
+from ..losses import loss_name, losses_of, main_loss, named, set_apart
+from ..memory_curves import MemoryCurves, memory_curves_of
+from ..run_curves import RunCurves
 from .axes import Axis, step_axis, value_axis
 from .chart import (
     COLUMNS,
     Chart,
-    Curve,
-    Marks,
+    ChartLine,
+    StepMarks,
 )
 from .curves import Values, bin_means
 
@@ -36,41 +36,47 @@ _BINS = 160
 _PARTS = {"weights": "f3", "gradients": "f2", "optimizer state": "f4", "growth": "grown"}
 
 
-def loss_plot(course: Course, others: Sequence[Course] = ()) -> Chart | None:
+def loss_plot(run_curves: RunCurves, others: Sequence[RunCurves] = ()) -> Chart | None:
     """The loss of a course, other courses laid over it."""
-    rows = _in_order(course.lane.steps)
-    return _loss(course, rows, others) if len(rows) else None
+    rows = _in_order(run_curves.lane.steps)
+    return _loss(run_curves, rows, others) if len(rows) else None
 
 
 def plots_of(
-    course: Course, findings: Sequence[Finding] = (), *, columns: int = COLUMNS, loss: bool = False
+    run_curves: RunCurves,
+    findings: Sequence[Finding] = (),
+    *,
+    columns: int = COLUMNS,
+    loss: bool = False,
 ) -> Iterator[Chart]:
     """The charts of a course that has something to show, without its layers.
 
     Args:
-        course: one rank.
+        run_curves: one rank.
         findings: of this rank; what they say to grow is named in the plot of the memory.
         columns: pixels across.
         loss: with the loss, where it has no plot of its own.
     """
-    rows, lane = _in_order(course.lane.steps), course.lane
+    rows, lane = _in_order(run_curves.lane.steps), run_curves.lane
     if not len(rows):
         return
     axis = step_axis(float(rows["step"][0]), float(rows["step"][-1]))
-    charts = [_loss(course, rows, (), columns)] if loss else []
-    charts += [_gradients(course, rows, axis, columns), _time(lane, rows, axis)]
-    charts += [_memory(lane, axis, memory) for memory in memory_courses(lane, findings)]
+    charts = [_loss(run_curves, rows, (), columns)] if loss else []
+    charts += [_gradients(run_curves, rows, axis, columns), _time(lane, rows, axis)]
+    charts += [_memory(lane, axis, memory) for memory in memory_curves_of(lane, findings)]
     yield from (chart for chart in charts if chart is not None)
 
 
 def _loss(
-    course: Course, rows: Rows, others: Sequence[Course], columns: int = COLUMNS
+    run_curves: RunCurves, rows: Rows, others: Sequence[RunCurves], columns: int = COLUMNS
 ) -> Chart | None:
-    lane = course.lane
-    curve, *more = _loss_curves(course, rows)
+    lane = run_curves.lane
+    curve, *more = _loss_curves(run_curves, rows)
     if not more:
         curve = replace(curve, name=f"rank {lane.rank}" if others else "loss")
-    also = [_loss_curve(_in_order(again), "made again later", "other") for again in course.redone]
+    also = [
+        _loss_curve(_in_order(again), "made again later", "other") for again in run_curves.redone
+    ]
     for other in others:
         name = f"rank {other.lane.rank}" if other.lane.rank != lane.rank else other.lane.lane
         also.append(_loss_curve(_in_order(other.lane.steps), name, "other"))
@@ -78,7 +84,7 @@ def _loss(
     ends += [float(end) for end in rows["step"][[0, -1]]]
     axis = step_axis(min(ends), max(ends))
     scale = value_axis([curve.y, *(other.y for other in (*more, *also))])
-    marks = _marks(course, rows)
+    marks = _marks(run_curves, rows)
     if scale is None:
         return None
     caption = _loss_words(curve, rows, curve.name if more else "Loss")
@@ -88,8 +94,8 @@ def _loss(
         for mark in marks
         if len(mark.x) and mark.shape != "join"
     )
-    if course.joints:
-        steps = words.listed([words.number(step) for step in course.joints])
+    if run_curves.resume_points:
+        steps = words.listed([words.number(step) for step in run_curves.resume_points])
         caption += f" Resumed at step {steps}."
     return Chart(
         key=f"loss-{lane.lane}", title=_titled("Loss", scale), caption=caption, x=axis, y=scale,
@@ -97,7 +103,7 @@ def _loss(
     )  # fmt: skip
 
 
-def _loss_words(curve: Curve, rows: Rows, name: str) -> str:
+def _loss_words(curve: ChartLine, rows: Rows, name: str) -> str:
     known = np.flatnonzero(np.isfinite(curve.y))
     if not known.size:
         return f"{name}: no finite one was recorded."
@@ -115,64 +121,72 @@ def _loss_words(curve: Curve, rows: Rows, name: str) -> str:
     )
 
 
-def loss_change(course: Course) -> str:
+def loss_change(run_curves: RunCurves) -> str:
     """``0.58 → 0.07``, ``0.58 → NaN`` for a run whose last loss was; empty without a loss.
 
     Of several losses each with its name.
     """
-    told = losses_of(course.lane)
-    if len(told) > 1:
-        return "; ".join(filter(None, (one.change for one in told[:TOP])))
-    first, last = (told[0].first, told[0].last) if told else (math.nan, math.nan)
-    if math.isnan(first) and not column(course.lane.steps, "loss_bad").any():
+    reported = losses_of(run_curves.lane)
+    if len(reported) > 1:
+        return "; ".join(filter(None, (one.change for one in reported[:TOP])))
+    first, last = (reported[0].first, reported[0].last) if reported else (math.nan, math.nan)
+    if math.isnan(first) and not column(run_curves.lane.steps, "loss_bad").any():
         return ""
     end = words.figure(last)
     return end if math.isnan(first) else f"{words.figure(first)} → {end}"
 
 
-def _loss_curves(course: Course, rows: Rows) -> list[Curve]:
+def _loss_curves(run_curves: RunCurves, rows: Rows) -> list[ChartLine]:
     """A curve for each loss, the one that most steps are about first."""
     return [
-        _loss_curve(rows, loss_name(named(course.lane.events, number), number), f"s{i}", mine)
-        for i, (number, mine) in enumerate(told_apart(rows)[:TOP])
+        _loss_curve(rows, loss_name(named(run_curves.lane.events, number), number), f"s{i}", own)
+        for i, (number, own) in enumerate(set_apart(rows)[:TOP])
     ]
 
 
-def _loss_curve(rows: Rows, name: str, style: str, mine: Mask | None = None) -> Curve:
+def _loss_curve(rows: Rows, name: str, style: str, own: Mask | None = None) -> ChartLine:
     bad = column(rows, "loss_bad") > 0
-    among = main_loss(rows) if mine is None else mine
+    among = main_loss(rows) if own is None else own
     return _curve(rows, name, style, column(rows, "loss"), bad, among)
 
 
 def _curve(
     rows: Rows, name: str, style: str, values: NDArray[np.float32], bad: Mask, among: Mask
-) -> Curve:
+) -> ChartLine:
     """Values of some rows; a bad one is a gap, one that was not measured is nothing at all."""
     seen = among & (bad | ~np.isnan(values))
     y = np.where(bad[seen], np.nan, values[seen]).astype(np.float64)
-    return Curve(name=name, style=style, x=rows["step"][seen].astype(np.float64), y=y)
+    return ChartLine(name=name, style=style, x=rows["step"][seen].astype(np.float64), y=y)
 
 
-def _marks(course: Course, rows: Rows) -> list[Marks]:
-    lane = course.lane
+def _marks(run_curves: RunCurves, rows: Rows) -> list[StepMarks]:
+    lane = run_curves.lane
     steps = rows["step"].astype(np.float64)
     skipped, scaler = column(rows, "skipped") > 0, column(rows, "scaler_skipped") > 0
     bad = (column(rows, "loss_bad") > 0) | (column(rows, "grad_bad") > 0)
     back = np.unique([float(event.step) for event in lane.events if event.kind == RolledBack.kind])
     return [
-        Marks(name="skipped by holdfast", shape="skip", x=np.unique(steps[skipped])),
-        Marks(name="skipped by GradScaler", shape="scaler", x=np.unique(steps[scaler & ~skipped])),
-        Marks(
+        StepMarks(name="skipped by holdfast", shape="skip", x=np.unique(steps[skipped])),
+        StepMarks(
+            name="skipped by GradScaler",
+            shape="scaler",
+            x=np.unique(steps[scaler & ~skipped]),
+        ),
+        StepMarks(
             name="non-finite and not skipped", shape="bad",
             x=np.unique(steps[bad & ~skipped & ~scaler]),
         ),
-        Marks(name="where the run was rolled back", shape="back", x=back),
-        Marks(name="resumed", shape="join", x=np.array(course.joints, dtype=np.float64)),
+        StepMarks(name="where the run was rolled back", shape="back", x=back),
+        StepMarks(
+            name="resumed",
+            shape="join",
+            x=np.array(run_curves.resume_points, dtype=np.float64),
+        ),
     ]  # fmt: skip
 
 
-def _gradients(course: Course, rows: Rows, axis: Axis, columns: int) -> Chart | None:
-    lane = course.lane
+def _gradients(run_curves: RunCurves, rows: Rows, axis: Axis, columns: int) -> Chart | None:
+    lane = run_curves.lane
     numbers = np.nan_to_num(column(rows, "opt"))
     found = np.unique(numbers)
     norm, bad = column(rows, "grad_norm"), column(rows, "grad_bad") > 0
@@ -191,7 +205,7 @@ def _gradients(course: Course, rows: Rows, axis: Axis, columns: int) -> Chart | 
     )
     return Chart(
         key=f"grad-{lane.lane}", title=_titled("Gradient norm", scale), caption=caption, x=axis,
-        y=scale, curves=curves, marks=[mark for mark in _marks(course, rows) if len(mark.x)],
+        y=scale, curves=curves, marks=[mark for mark in _marks(run_curves, rows) if len(mark.x)],
         columns=columns,
     )  # fmt: skip
 
@@ -219,7 +233,7 @@ def _time(lane: LaneData, rows: Rows, axis: Axis) -> Chart | None:
     )
     caption = ". ".join(filter(None, [caption, pace.verdict(of_first_optimizer(rows), totals)]))
     curves = [
-        Curve(name=name.replace("_", " "), style=f"f{PHASES.index(name)}", x=middles, y=height)
+        ChartLine(name=name.replace("_", " "), style=f"f{PHASES.index(name)}", x=middles, y=height)
         for name, height in zip(measured, heights, strict=True)
     ]
     return Chart(
@@ -228,7 +242,7 @@ def _time(lane: LaneData, rows: Rows, axis: Axis) -> Chart | None:
     )  # fmt: skip
 
 
-def _memory(lane: LaneData, axis: Axis, memory: MemoryCourse) -> Chart | None:
+def _memory(lane: LaneData, axis: Axis, memory: MemoryCurves) -> Chart | None:
     heights = np.cumsum([part for _, part in memory.parts], axis=0)
     scale = value_axis([heights], kind="bytes", log=False, zero=True)
     if scale is None:
@@ -238,7 +252,7 @@ def _memory(lane: LaneData, axis: Axis, memory: MemoryCourse) -> Chart | None:
         names[-1] = f"added since step {words.number(grown.since)}: {words.listed(grown.names)}"
     styles = [_PARTS.get(name, "f5") for name, _ in memory.parts]
     curves = [
-        Curve(name=name, style=style, x=memory.steps, y=height)
+        ChartLine(name=name, style=style, x=memory.steps, y=height)
         for name, style, height in zip(names, styles, heights, strict=True)
     ]
     where = "device" if memory.on_device else "host"
@@ -249,7 +263,7 @@ def _memory(lane: LaneData, axis: Axis, memory: MemoryCourse) -> Chart | None:
     )  # fmt: skip
 
 
-def _memory_words(lane: LaneData, memory: MemoryCourse) -> str:
+def _memory_words(lane: LaneData, memory: MemoryCurves) -> str:
     total, grown = memory.total, memory.growth
     said = [
         f"{words.size(float(total[0]))} at first, {words.size(float(total.max()))} at most, "
@@ -280,7 +294,7 @@ def _in_order(rows: Rows) -> Rows:
     return rows[np.argsort(rows["step"], kind="stable")]
 
 
-def _range(curve: Curve) -> str:
+def _range(curve: ChartLine) -> str:
     known: Values = curve.y[np.isfinite(curve.y)]
     if not known.size:
         return "never finite"

@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import iterators
 from ..refusal import RefusedError
 from .digests import array_digest, pickle_digest, tensor_digest, tensor_form
-from .nodes import KIND, Node, Seen, class_name, shown
+from .nodes import KIND, Node, SeenObjects, class_name, shown
 from .whole import whole_digest
 
 _SHORT = 1 << 20
@@ -23,7 +23,7 @@ _Form = tuple[weakref.ref[Tensor], tuple[int, int, torch.Size]]
 
 
 @dataclass(slots=True)
-class Baseline:
+class StartValues:
     """What was there before the first step, by its path: it is made again if it has not changed."""
 
     tensors: dict[str, _Form] = field(default_factory=dict[str, "_Form"])
@@ -51,7 +51,9 @@ class Comparing:
         digests: tensors are named with a digest of what they hold.
     """
 
-    def __init__(self, baseline: Baseline, seen: Seen, *, first: bool, digests: bool) -> None:
+    def __init__(
+        self, baseline: StartValues, seen: SeenObjects, *, first: bool, digests: bool
+    ) -> None:
         self._baseline, self._seen, self._first, self._digests = baseline, seen, first, digests
 
     def tensor(self, value: Tensor, path: str) -> Node | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .baseline import Comparing
 from .digests import items_digest
-from .nodes import DICTS, KIND, SCALARS, Node, Seen, Take, class_name, last_name
+from .nodes import DICTS, KIND, SCALARS, Node, SeenObjects, Take, class_name, last_name
 from .secrets import Secrets
 
 _MANY, _SOME = 4096, 256
@@ -32,7 +32,7 @@ class Containers:
         self,
         changes: Callable[[str], bool],
         comparing: Comparing,
-        seen: Seen,
+        seen: SeenObjects,
         secrets: Secrets,
         *,
         inside: bool,

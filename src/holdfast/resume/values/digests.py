@@ -17,7 +17,7 @@ from .nodes import SCALARS
 
 _HASHED = 256 << 20
 _PICKLED = 32 << 20
-_TOLD, _FEW = 512, 16
+_REPORTED, _FEW = 512, 16
 """Items of a long container that another process compares, and of a list that is one of them."""
 
 
@@ -45,9 +45,9 @@ def items_digest(value: Any) -> int:
     if isinstance(value, set | frozenset):
         return 0  # in another order there
     pairs = value.items() if isinstance(value, dict) else value
-    some = list(itertools.islice(pairs, _TOLD))
+    some = list(itertools.islice(pairs, _REPORTED))
     try:
-        return zlib.crc32(repr([_told(one) for one in some]).encode())
+        return zlib.crc32(repr([_reported(one) for one in some]).encode())
     except (UnknownError, RecursionError):
         return 0
 
@@ -61,12 +61,12 @@ class UnknownError(Exception):
     """There is something in it of which no digest is made."""
 
 
-def _told(value: Any) -> Any:
+def _reported(value: Any) -> Any:
     kind = type(value)
     if kind in SCALARS:
         return value
     if kind is tuple or kind is list:
-        return tuple(map(_told, value if kind is tuple else value[:_FEW]))
+        return tuple(map(_reported, value if kind is tuple else value[:_FEW]))
     raise UnknownError
 
 

@@ -69,29 +69,29 @@ def of_process() -> dict[str, Any]:
         key: one.tolist() if hasattr(one, "tolist") else one
         for key, one in numbers["state"].items()
     }
-    told = {
+    reported = {
         "python": state["python"],
         "torch": state["torch"].numpy().tobytes(),
         "numpy": {**numbers, "state": inner},
     }
     if "cuda" in state:
-        told["cuda"] = [one.numpy().tobytes() for one in state["cuda"]]
-    return told
+        reported["cuda"] = [one.numpy().tobytes() for one in state["cuda"]]
+    return reported
 
 
-def put_into_process(told: Mapping[str, Any]) -> None:
+def put_into_process(reported: Mapping[str, Any]) -> None:
     """Put back what ``of_process`` gave."""
-    numbers = told["numpy"]
+    numbers = reported["numpy"]
     inner = {
         key: np.asarray(one, dtype=np.uint32) if isinstance(one, list) else one
         for key, one in numbers["state"].items()
     }
     rng.put_back(
         {
-            "python": told["python"],
+            "python": reported["python"],
             "numpy": {**numbers, "state": inner},
-            "torch": _tensor(told["torch"]),
-            "cuda": [_tensor(one) for one in told.get("cuda", ())],
+            "torch": _tensor(reported["torch"]),
+            "cuda": [_tensor(one) for one in reported.get("cuda", ())],
         }
     )
 

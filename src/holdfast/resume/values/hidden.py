@@ -60,11 +60,11 @@ def take_cache(value: Any, path: str, take: Take) -> Node:
         ]
         for number, (args, named, result) in enumerate(entries)
     ]
-    told = value.cache_info()
-    if told.hits > _MOST_HITS:
-        text = f"has answered {told.hits:,} times, which a resumed run cannot count up to; "
+    reported = value.cache_info()
+    if reported.hits > _MOST_HITS:
+        text = f"has answered {reported.hits:,} times, which a resumed run cannot count up to; "
         raise RefusedError(f"{shown(path)} {text}keep its results in a dict")
-    counts = [told.hits, told.misses]
+    counts = [reported.hits, reported.misses]
     return {KIND: "cached", "c": "cached function", "a": made, "v": taken, "n": counts}
 
 
@@ -204,8 +204,8 @@ def take_iterator(value: Any, path: str, take: Take) -> Node:
     elif type(value) in _LISTED:
         left = list(itertools.islice(copy.copy(value), _LONGEST))
         secrets, name = Secrets(), last_name(path)
-        told = any(type(one) is str and secrets.named(one, name) is not one for one in left)
-        if len(left) < _LONGEST and SCALARS.issuperset(map(type, left)) and not told:
+        reported = any(type(one) is str and secrets.named(one, name) is not one for one in left)
+        if len(left) < _LONGEST and SCALARS.issuperset(map(type, left)) and not reported:
             return {KIND: "iterator", "v": left}
     try:
         return {KIND: "place", "v": iterators.take(value, path, take)}

@@ -33,7 +33,7 @@ DICTS: dict[str, type] = {
 }
 
 
-class Seen:
+class SeenObjects:
     """Objects that one look has met, and the paths they were met at first."""
 
     def __init__(self) -> None:

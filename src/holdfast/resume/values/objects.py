@@ -20,7 +20,7 @@ from .nodes import (
     KIND,
     SCALARS,
     Node,
-    Seen,
+    SeenObjects,
     Take,
     class_name,
     holds_only_attributes,
@@ -50,7 +50,9 @@ class Objects:
         inside: look into modules and loaders, too.
     """
 
-    def __init__(self, tensors: Tensors, comparing: Comparing, seen: Seen, *, inside: bool) -> None:
+    def __init__(
+        self, tensors: Tensors, comparing: Comparing, seen: SeenObjects, *, inside: bool
+    ) -> None:
         self._tensors, self._comparing, self._seen = tensors, comparing, seen
         self._inside = inside
         self._layouts: dict[tuple[Any, ...], str] = {}

@@ -48,8 +48,8 @@ def _place(value: Any, path: str) -> int:
 def fill(live: Any, node: Node, path: str, value: Any) -> None:
     """Go on with a file that the script has opened, where it was."""
     name = getattr(live, "name", None)
-    told = isinstance(name, str | bytes | os.PathLike)
-    here = os.path.realpath(os.fsdecode(name)) if told else ""
+    reported = isinstance(name, str | bytes | os.PathLike)
+    here = os.path.realpath(os.fsdecode(name)) if reported else ""
     if not isinstance(live, io.IOBase) or live.closed or here != node["p"]:
         then, now = os.path.basename(str(node["p"])), os.path.basename(here) or "none that is open"
         text = f"is the file {now} when the resumed run comes to its loop, and was {then}"

@@ -30,7 +30,7 @@ _DEPTH = 200
 """Three times what is ever saved."""
 
 
-class Restoring:
+class ValueRestoring:
     """One time of putting values back; what was one object stays one.
 
     Args:
@@ -363,13 +363,13 @@ _FILLED: dict[str, Callable[[Any, Node, str, live_objects.Value], None]] = {
     "file": open_files.fill,
     "memory file": open_files.fill_memory,
 }
-_METHODS: dict[str, Callable[[Restoring, Any, Node, str], Any]] = {
-    name: getattr(Restoring, f"_{name}")
+_METHODS: dict[str, Callable[[ValueRestoring, Any, Node, str], Any]] = {
+    name: getattr(ValueRestoring, f"_{name}")
     for name in (
         *("ref", "same", "large", "held", "tensor", "bytes", "part", "array", "view"),
         *("enum", "object", "module", "secret", "pass"),
         *("list", "tuple", "set", "frozenset", "deque", "dict"),
     )
 }
-_METHODS |= {"made": Restoring._made_again, "count": Restoring._iterator}
-_METHODS |= {"iterator": Restoring._iterator} | dict.fromkeys(_FILLED, Restoring._filled)
+_METHODS |= {"made": ValueRestoring._made_again, "count": ValueRestoring._iterator}
+_METHODS |= {"iterator": ValueRestoring._iterator} | dict.fromkeys(_FILLED, ValueRestoring._filled)

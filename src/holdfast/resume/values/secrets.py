@@ -55,12 +55,12 @@ def without(name: str, value: object) -> object:
     return HIDDEN if isinstance(node, dict) else value
 
 
-def same(value: object, told: str) -> bool:
+def same(value: object, reported: str) -> bool:
     """Whether a text is the one of which a checkpoint has this digest."""
     if isinstance(value, bytes):
         value = value.decode("latin-1")
-    salt, _, _ = told.partition(":")
-    return isinstance(value, str) and digest(value, bytes.fromhex(salt)) == told
+    salt, _, _ = reported.partition(":")
+    return isinstance(value, str) and digest(value, bytes.fromhex(salt)) == reported
 
 
 @functools.lru_cache(maxsize=16_384)

@@ -27,12 +27,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..refusal import RefusedError
 from . import generators, hidden, open_files, plain
-from .baseline import Baseline, Comparing
+from .baseline import Comparing, StartValues
 from .containers import EXACT_DICTS, EXACT_LISTS, Containers
-from .nodes import KIND, READS, SCALARS, WORKS, Node, Seen, Take, of_user, ref, shown
+from .nodes import KIND, READS, SCALARS, WORKS, Node, SeenObjects, Take, of_user, ref, shown
 from .objects import Objects
 from .secrets import Secrets
-from .tensors import Known, Tensors
+from .tensors import SavedTensors, Tensors
 
 # What the next process has again: code.
 _NAMED = (
@@ -97,8 +97,8 @@ class Taking:
 
     def __init__(
         self,
-        known: Known,
-        baseline: Baseline,
+        known: SavedTensors,
+        baseline: StartValues,
         changes: Callable[[str], bool],
         *,
         first: bool = False,
@@ -109,7 +109,7 @@ class Taking:
         running: Collection[FrameType] = (),
         knows: Callable[[Any], bool] = lambda file: False,
     ) -> None:
-        seen = self._seen = Seen()
+        seen = self._seen = SeenObjects()
         secrets = self._secrets = Secrets()
         comparing = Comparing(baseline, seen, first=first, digests=inside)
         tensors = self._tensors = Tensors(
@@ -238,7 +238,7 @@ def _lasting(loader: _TakeWith) -> _TakeWith:
     return row
 
 
-def _fed(feed: _TakeWith, comparing: Comparing, seen: Seen) -> _TakeWith:
+def _fed(feed: _TakeWith, comparing: Comparing, seen: SeenObjects) -> _TakeWith:
     """Of iterators over loaders; a stream is at a ``yield`` that the first round leads to."""
 
     def row(value: Any, path: str, take: Take) -> Node:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..refusal import RefusedError
 from . import arrays
 from .baseline import Comparing
-from .nodes import KIND, Node, Seen, Take, ref, shown
+from .nodes import KIND, Node, SeenObjects, Take, ref, shown
 
 _SHORT = 1 << 20
 _MOST = 2 << 30
@@ -22,14 +22,14 @@ _DTYPES = {one.name: f"torch.{one.name}" for one in map(np.dtype, "?bBhilefd")}
 
 
 @dataclass(slots=True)
-class Known:
+class SavedTensors:
     """Tensors that the checkpoint saves with the models."""
 
     ids: set[int] = field(default_factory=set[int])
     storages: set[int] = field(default_factory=set[int])
 
     @classmethod
-    def of(cls, models: Mapping[str, nn.Module]) -> Known:
+    def of(cls, models: Mapping[str, nn.Module]) -> SavedTensors:
         """The parameters and buffers of some models."""
         known = cls()
         for model in models.values():
@@ -53,9 +53,9 @@ class Tensors:
 
     def __init__(
         self,
-        known: Known,
+        known: SavedTensors,
         comparing: Comparing,
-        seen: Seen,
+        seen: SeenObjects,
         *,
         inside: bool,
         inline: bool,

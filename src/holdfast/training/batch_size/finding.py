@@ -9,25 +9,25 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from ...errors import UsageError
-from ..data.loaders import Feed
+from ..data.loaders import EpochLoaders
 from ..data.transfer import Transfer
-from ..device import Place
+from ..device import ProcessDevice
 from ..optimizers import make_optimizer
 from ..precision import Precision
 from ..recompute import keep_activations, recompute
 from ..settings import TrainSettings
 from ..task import Task
-from .searching import Found, find_batch
-from .trial_step import Trial, resized
+from .searching import SearchResult, find_batch
+from .trial_step import TrialStep, resized
 
 
 def largest_batch(
     task: Task,
     settings: TrainSettings,
-    place: Place,
+    place: ProcessDevice,
     say: Callable[[str], None],
     limit: int | None = None,
-) -> Found:
+) -> SearchResult:
     """Try steps of growing size on a copy of the model; the task is as before.
 
     Args:
@@ -43,17 +43,17 @@ def largest_batch(
         limit = len(task.train)  # type: ignore[arg-type]
     model = task.model.to(place.device)
     precision = Precision(settings.precision, place.device, settings.holdfast.scaler)
-    feed = Feed(task, settings, place, say)
+    epoch_loaders = EpochLoaders(task, settings, place, say)
     try:
-        sample = Transfer(place.device)(next(iter(feed.epoch(0))))
+        sample = Transfer(place.device)(next(iter(epoch_loaders.epoch(0))))
     finally:
-        feed.close()
+        epoch_loaders.close()
 
     def loss(net: nn.Module, batch: Any) -> Any:
         with precision.autocast():
             return task.loss(net, batch)
 
-    trial = Trial(
+    trial = TrialStep(
         model,
         loss,
         lambda copied: make_optimizer(copied, settings.optimizer, place.device),

@@ -42,7 +42,7 @@ class Try(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search found.
 
     Args:
@@ -68,7 +68,7 @@ def find_batch(
     device: torch.device | None = None,
     step: int | None = None,
     patience: float = 60.0,
-) -> Found:
+) -> SearchResult:
     """Try sizes until the largest that fits is known.
 
     Args:
@@ -116,7 +116,7 @@ def find_batch(
     fitting = [one for one in search.tried if one.fits]
     best = max(one.batch / one.seconds for one in fitting)
     level = [one.batch for one in fitting if one.batch / one.seconds >= _LEVEL * best]
-    found = Found(low, min(level), why, search.tried)
+    found = SearchResult(low, min(level), why, search.tried)
     say(f"batch size {low}: {why}; {best:.4g} samples/s, reached from {found.fastest} up")
     return found
 

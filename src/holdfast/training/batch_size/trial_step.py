@@ -17,7 +17,7 @@ from ...errors import UsageError
 from ...run.host_memory import ran_out
 
 
-class Trial:
+class TrialStep:
     """One training step on a copy of the model, for ``find_batch``.
 
     The copy takes memory of its own beside the model, as the average of the weights would. It

@@ -29,7 +29,7 @@ from torch.utils.data.dataloader import (
 from ...checkpoint import rng
 from ...config import Section, bounded
 from ...errors import SettingsError, UsageError
-from ..device import Place
+from ..device import ProcessDevice
 from ..seeding import generator
 from .gathered import collate
 from .sampling import EpochBatches, share
@@ -70,7 +70,7 @@ class DataSettings(Section):
 def make_loader(
     dataset: Dataset[Any],
     settings: DataSettings,
-    place: Place,
+    place: ProcessDevice,
     *,
     train: bool,
     seed: int,
@@ -94,13 +94,13 @@ def make_loader(
         compiled: the model is compiled, by threads that must not be forked.
         threads: torch threads of each worker.
     """
-    mine = share(settings.batch, place.world)
+    own = share(settings.batch, place.world)
     options: dict[str, Any] = {}
     if isinstance(dataset, IterableDataset):
         if isinstance(dataset, Streamed):
             chunk = chunk_of(dataset, settings)
             dataset = dataset.joined(
-                place, mine, seed=seed, train=train, chunk=chunk, shuffle=settings.shuffle
+                place, own, seed=seed, train=train, chunk=chunk, shuffle=settings.shuffle
             )
         drop_last = train and settings.drop_last
         if isinstance(dataset, Streamed) and dataset.gathers:
@@ -109,7 +109,7 @@ def make_loader(
                 raise _no_batch(dataset.held or 0, settings, place)
             options["batch_size"] = None
         else:
-            options |= {"batch_size": mine, "drop_last": drop_last}
+            options |= {"batch_size": own, "drop_last": drop_last}
     else:
         options["batch_sampler"] = _batches(dataset, settings, place, train=train, seed=seed)
     why = ""
@@ -264,7 +264,7 @@ def start_method(given: Start, sent: Any, *, compiled: bool = False) -> tuple[st
 
 
 def _batches(
-    dataset: Any, settings: DataSettings, place: Place, *, train: bool, seed: int
+    dataset: Any, settings: DataSettings, place: ProcessDevice, *, train: bool, seed: int
 ) -> EpochBatches:
     if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise UsageError(
@@ -286,7 +286,7 @@ def _batches(
     return batches
 
 
-def _no_batch(samples: int, settings: DataSettings, place: Place) -> SettingsError:
+def _no_batch(samples: int, settings: DataSettings, place: ProcessDevice) -> SettingsError:
     return SettingsError(
         f"{samples} samples make no batch of data.batch={settings.batch} over "
         f"{place.world} ranks{' with data.drop_last' * settings.drop_last}; "

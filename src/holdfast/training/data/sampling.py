@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from ...errors import SettingsError
-from ..device import Place
+from ..device import ProcessDevice
 from ..seeding import generator
 
 CHUNKS = 2
@@ -25,8 +25,8 @@ class EpochBatches:
     ``world``-th sample. While training every rank gives the same number of batches, or a
     collective would wait for ever: a last batch with fewer samples than ranks is skipped.
 
-    >>> from holdfast.training.device import Place
-    >>> place = Place(torch.device("cpu"), rank=1, world=2)
+    >>> from holdfast.training.device import ProcessDevice
+    >>> place = ProcessDevice(torch.device("cpu"), rank=1, world=2)
     >>> list(EpochBatches(7, 4, place, shuffle=False, seed=0))
     [[1, 3], [5]]
     """
@@ -35,7 +35,7 @@ class EpochBatches:
         self,
         length: int,
         batch: int,
-        place: Place,
+        place: ProcessDevice,
         *,
         shuffle: bool,
         seed: int,
@@ -88,8 +88,8 @@ class EpochBatches:
         if not self._shuffle:
             for first in range(0, len(self) * self.batch, self.batch):
                 last = min(first + self.batch, self.length)
-                mine = slice(first + self._place.rank, last, self._place.world)
-                yield list(range(self.length)[mine])
+                own = slice(first + self._place.rank, last, self._place.world)
+                yield list(range(self.length)[own])
             return
         order = self._order(epoch)
         held = next(order, torch.empty(0, device="cpu"))

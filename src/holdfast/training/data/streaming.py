@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from ...errors import UsageError
-from ..device import Place
+from ..device import ProcessDevice
 from ..seeding import generator, mixed
 from .chunks import Piece, batches, cut, samples, windows
 from .sampling import CHUNKS
@@ -88,7 +88,7 @@ class Streamed(IterableDataset[Any]):
         self._buffer = buffer
         self.chunk = chunk
         """Samples that are read at once; None: one."""
-        self._place = Place(torch.device("cpu"))
+        self._place = ProcessDevice(torch.device("cpu"))
         self._batch = 1
         self._whole = self._drop_last = False
         self._first = 0
@@ -99,7 +99,7 @@ class Streamed(IterableDataset[Any]):
 
     def joined(
         self,
-        place: Place,
+        place: ProcessDevice,
         batch: int,
         *,
         seed: int,
@@ -112,14 +112,14 @@ class Streamed(IterableDataset[Any]):
         A stream of its own: the same one may be trained on and validated on side by side. What it
         was made with goes before ``shuffle``, the setting of a training.
         """
-        mine = copy.copy(self)
-        if mine._shuffle is None:
-            mine._shuffle = train and shuffle
-        mine.chunk = chunk or self.chunk
-        mine._place, mine._batch, mine._seed, mine._train = place, batch, seed, train
-        mine._epoch = self._epoch.clone().share_memory_()
-        mine._check_share()
-        return mine
+        own = copy.copy(self)
+        if own._shuffle is None:
+            own._shuffle = train and shuffle
+        own.chunk = chunk or self.chunk
+        own._place, own._batch, own._seed, own._train = place, batch, seed, train
+        own._epoch = self._epoch.clone().share_memory_()
+        own._check_share()
+        return own
 
     @property
     def held(self) -> int | None:
@@ -139,18 +139,18 @@ class Streamed(IterableDataset[Any]):
 
         Its length is the number of batches. With ``drop_last`` all of them are full.
         """
-        mine = copy.copy(self)
-        mine._whole, mine._drop_last = True, drop_last
-        return mine
+        own = copy.copy(self)
+        own._whole, own._drop_last = True, drop_last
+        return own
 
     def between(self, first: int, last: int) -> Streamed:
         """The samples from one number to another, in the order of the shards.
 
         Only they are read; every shard has to have a length.
         """
-        mine = copy.copy(self)
-        mine._first, mine._asked, mine._shuffle = self._first + first, last - first, False
-        return mine
+        own = copy.copy(self)
+        own._first, own._asked, own._shuffle = self._first + first, last - first, False
+        return own
 
     def _check_share(self) -> None:
         place, train, total = self._place, self._train, self._total()
@@ -270,8 +270,8 @@ class Streamed(IterableDataset[Any]):
         again = 0
         while not again or endless:
             order = self._order(epoch, again)
-            mine = order[slot::slots] if len(order) >= slots else order
-            samples = (sample for shard in mine for sample in samples_of(self.shards[shard]))
+            own = order[slot::slots] if len(order) >= slots else order
+            samples = (sample for shard in own for sample in samples_of(self.shards[shard]))
             empty = True
             for sample in samples if len(order) >= slots else islice(samples, slot, None, slots):
                 empty = False

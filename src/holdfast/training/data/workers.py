@@ -19,7 +19,7 @@ from typing import Any, Literal
 from ...checkpoint import rng
 from ...checkpoint.loader_pass import generators, put_generators_back
 from ...run.host_cores import cores_here
-from ..device import Place
+from ..device import ProcessDevice
 from .loading import DataSettings
 
 # What a batch costs on its way out of a worker: pickled, sent, taken over. Batches of two small
@@ -48,7 +48,7 @@ class Threads:
 
 def choose_workers(
     settings: DataSettings,
-    place: Place,
+    place: ProcessDevice,
     load_seconds: float,
     step_seconds: float | None,
     cores: int | None = None,
@@ -66,25 +66,27 @@ def choose_workers(
         arm: whether this is an ARM CPU; asked of the machine by default.
     """
     if settings.workers != "auto":
-        return _told(settings.workers, "data.workers says so")
+        return _reported(settings.workers, "data.workers says so")
     cores = cores_here() if cores is None else cores
     made = f"a batch is made in {_time(load_seconds)}"
     if load_seconds <= _HANDOVER:
-        return _told(0, f"{made}, less than handing it over costs")
+        return _reported(0, f"{made}, less than handing it over costs")
     if step_seconds is not None and load_seconds <= _SMALL_SHARE * step_seconds:
-        return _told(0, f"{made}, {load_seconds / step_seconds:.1%} of a step")
+        return _reported(0, f"{made}, {load_seconds / step_seconds:.1%} of a step")
     if cores < 2:
-        return _told(0, f"{made}, and there is no second core to make it on")
+        return _reported(0, f"{made}, and there is no second core to make it on")
     if _is_arm(arm):
-        return _told(1, f"{made}; on an ARM CPU one worker with more threads is faster than many")
+        return _reported(
+            1, f"{made}; on an ARM CPU one worker with more threads is faster than many"
+        )
     most = _most(cores, place)
     if step_seconds is None:
-        return _told(min(_UNTIMED, most), f"{made}, a step is not timed yet; {cores} cores")
+        return _reported(min(_UNTIMED, most), f"{made}, a step is not timed yet; {cores} cores")
     needed = math.ceil(_MARGIN * load_seconds / max(step_seconds, 1e-9))
     compared = f"{made}, a step takes {_time(step_seconds)}"
     if needed > most:
-        return _told(most, f"{compared}; {needed} would be needed, {cores} cores allow no more")
-    return _told(needed, compared)
+        return _reported(most, f"{compared}; {needed} would be needed, {cores} cores allow no more")
+    return _reported(needed, compared)
 
 
 def improve(
@@ -92,7 +94,7 @@ def improve(
     wait_share: float,
     cores: int | None = None,
     *,
-    place: Place | None = None,
+    place: ProcessDevice | None = None,
     before: float | None = None,
     seconds: float | None = None,
     arm: bool | None = None,
@@ -123,12 +125,12 @@ def improve(
     # With a share w of waiting, loading takes 1 / (1 - w) times as long as the steps.
     needed = math.ceil(max(1, current) / max(1 - wait_share, 0.25))
     count = min(most, max(current + 1, needed))
-    return _told(count, f"the loop waited for data {wait_share:.0%} of its time with {current}")
+    return _reported(count, f"the loop waited for data {wait_share:.0%} of its time with {current}")
 
 
 def choose_threads(
     workers: int,
-    place: Place,
+    place: ProcessDevice,
     cores: int | None = None,
     *,
     given: int | Literal["auto"] = "auto",
@@ -192,7 +194,7 @@ def measure_loading(
     return typical(times[1:] or times or [0.0])
 
 
-def _most(cores: int, place: Place | None) -> int:
+def _most(cores: int, place: ProcessDevice | None) -> int:
     # One core keeps a GPU fed; on a CPU the step itself needs at least half of them.
     on_cpu = place is not None and place.device.type == "cpu"
     return max(0, cores // 2 if on_cpu else cores - 1)
@@ -202,7 +204,7 @@ def _is_arm(given: bool | None) -> bool:
     return platform.machine().lower() in ("aarch64", "arm64") if given is None else given
 
 
-def _told(count: int, why: str) -> tuple[int, str]:
+def _reported(count: int, why: str) -> tuple[int, str]:
     return count, f"{count} worker{'s' * (count != 1)}: {why}"
 
 

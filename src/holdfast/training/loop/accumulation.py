@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from .. import distributed
-from ..device import Place
+from ..device import ProcessDevice
 
 
-class Window:
+class AccumulationWindow:
     """How far the current step is.
 
     Args:
@@ -26,7 +26,7 @@ class Window:
         place: this rank.
     """
 
-    def __init__(self, size: int, usual: int | None, place: Place) -> None:
+    def __init__(self, size: int, usual: int | None, place: ProcessDevice) -> None:
         self.size = size
         self.passes = 0
         self.samples = 0

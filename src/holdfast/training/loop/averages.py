@@ -23,7 +23,7 @@ class StepAverages:
 
     def __init__(self) -> None:
         self._host: dict[str, list[float]] = {}
-        self._device = Sums()
+        self._device = DeviceSums()
         self._on_way: tuple[list[str], Tensor, torch.cuda.Event] | None = None
         self._latest: dict[str, float] = {}
 
@@ -50,11 +50,11 @@ class StepAverages:
         self._arrive()
         if self._device and self._on_way is None:
             names, rows = self._device.take()
-            landing = torch.empty(rows.shape, dtype=rows.dtype, device="cpu", pin_memory=True)
-            landing.copy_(rows, non_blocking=True)
+            pinned_row = torch.empty(rows.shape, dtype=rows.dtype, device="cpu", pin_memory=True)
+            pinned_row.copy_(rows, non_blocking=True)
             event = torch.cuda.Event()
             event.record()
-            self._on_way = (names, landing, event)
+            self._on_way = (names, pinned_row, event)
         return self._latest
 
     def peek(self) -> Mapping[str, float]:
@@ -65,12 +65,12 @@ class StepAverages:
     def _arrive(self) -> None:
         if self._on_way is None or not self._on_way[2].query():
             return
-        names, landing, _ = self._on_way
+        names, pinned_row, _ = self._on_way
         self._on_way = None
-        self._latest.update(means(names, landing.tolist()))
+        self._latest.update(means(names, pinned_row.tolist()))
 
 
-class Sums:
+class DeviceSums:
     """Sums on a device of numbers that come together, a few operations however many they are."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Sums:
 
     def take(self) -> tuple[list[str], Tensor]:
         """Names, and for each its sum and its weight; begins anew. A name may come twice."""
-        names = [name for together in self._pairs for name in together]
+        names = [name for all_ranks in self._pairs for name in all_ranks]
         rows = torch.cat(list(self._pairs.values()), dim=1).mT.contiguous()
         self._pairs = {}
         return names, rows

@@ -10,7 +10,7 @@ from ...records.trainer import EpochBegins
 from .. import distributed, parallel
 from .interrupts import Interrupts
 from .micro_batches import MicroBatches
-from .parts import Parts
+from .parts import LoopParts
 
 # Ranks ask each other this often whether one of them was told to stop or a checkpoint is due.
 _AGREE_EVERY = 16
@@ -34,7 +34,7 @@ class Counter:
 class Loop:
     """Goes through the data until there is a reason to stop."""
 
-    def __init__(self, parts: Parts, counter: Counter) -> None:
+    def __init__(self, parts: LoopParts, counter: Counter) -> None:
         self._parts = parts
         self._micro_batches = MicroBatches(parts)
         self._counter = counter
@@ -54,22 +54,24 @@ class Loop:
         if why:
             return why
         for epoch in parts.watch.epochs(epochs):
-            parts.telling.epoch_begins(epoch)
+            parts.step_reporter.epoch_begins(epoch)
             begins = EpochBegins(epoch=epoch + 1)
             parts.watch.note(begins.kind, begins.to_dict())
             for last in self._steps(epoch):
                 why = self._after_step(last, interrupts)
                 if why:
                     return why
-            with parts.telling.aside():
+            with parts.step_reporter.aside():
                 parts.examination.epoch_ends(epoch, self.step)
             norms = parts.health.epoch_ends(epoch)
-            parts.telling.epoch_ends(epoch, self.step, norms)
-            parts.feed.epoch_ends(parts.telling.wait_share, parts.telling.wait_seconds)
+            parts.step_reporter.epoch_ends(epoch, self.step, norms)
+            parts.epoch_loaders.epoch_ends(
+                parts.step_reporter.wait_share, parts.step_reporter.wait_seconds
+            )
             why = parts.examination.why_stop
             if epoch + 1 == settings.epochs:
                 why = why or f"{settings.epochs} epochs are done"
-            with parts.telling.aside():
+            with parts.step_reporter.aside():
                 parts.examination.keep(final=bool(why))
             if why:
                 return why
@@ -78,8 +80,8 @@ class Loop:
     def _steps(self, epoch: int) -> Iterator[bool]:
         """One pass over the data; yields after every optimizer step, True for its last."""
         parts = self._parts
-        loader, length = parts.feed.epoch(epoch), parts.feed.length
-        for batch in parts.telling.waiting(parts.watch(loader)):
+        loader, length = parts.epoch_loaders.epoch(epoch), parts.epoch_loaders.length
+        for batch in parts.step_reporter.waiting(parts.watch(loader)):
             if parts.watch.replaying:
                 self._replay(batch)
                 continue
@@ -125,14 +127,14 @@ class Loop:
         run goes on with its next batch.
         """
         parts = self._parts
-        parts.telling.stepped(self.step)
-        parts.health.stepped(self.step, parts.telling.numbers)
+        parts.step_reporter.stepped(self.step)
+        parts.health.stepped(self.step, parts.step_reporter.numbers)
         if self._agreed(interrupts):
             parts.watch.save()
             return f"it was told to stop ({self._name(interrupts)})"
         reached = self._reached()
         if reached or not last:
-            with parts.telling.aside():
+            with parts.step_reporter.aside():
                 parts.examination.after_step(self.step, final=bool(reached))
         return reached or ("" if last else parts.examination.why_stop)
 

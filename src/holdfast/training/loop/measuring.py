@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from .. import sharding
 from ..averaging import Average
-from ..compiling import Compiled
-from ..data.loaders import Feed
+from ..compiling import CompiledModel
+from ..data.loaders import EpochLoaders
 from ..data.transfer import Transfer, count
-from ..device import Place
+from ..device import ProcessDevice
 from ..precision import Precision
 from ..task import TOKENS, Scalars, Task, split
 from .validation import evaluating, validate
@@ -25,17 +25,17 @@ class ModelMeasure:
     def __init__(
         self,
         task: Task,
-        place: Place,
-        feed: Feed,
+        place: ProcessDevice,
+        epoch_loaders: EpochLoaders,
         average: Average | None,
         precision: Precision,
         transfer: Transfer,
-        compiled: Compiled,
+        compiled: CompiledModel,
         *,
         batches: int | None,
         sharded: bool = False,
     ) -> None:
-        self._task, self._place, self._feed = task, place, feed
+        self._task, self._place, self._epoch_loaders = task, place, epoch_loaders
         self._average, self._precision = average, precision
         self._transfer, self._compiled, self._batches = transfer, compiled, batches
         self._sharded = sharded
@@ -46,12 +46,12 @@ class ModelMeasure:
             return validate(
                 self._task.model,
                 self._measure,
-                self._feed.validation(),
+                self._epoch_loaders.validation(),
                 self._place,
                 prepare=self._prepare,
                 batches=self._batches,
                 summarize=self._task.summarize,
-                together=self._sharded,
+                all_ranks=self._sharded,
             )
 
     @contextlib.contextmanager

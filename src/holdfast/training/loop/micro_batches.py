@@ -17,7 +17,7 @@ from ...run.host_memory import ran_out
 from ...watching.watch import Piece
 from .. import channels, parallel
 from ..data.transfer import count, tensors
-from .parts import Parts
+from .parts import LoopParts
 
 _forward = channels.get("forward")
 
@@ -33,7 +33,7 @@ class _Pass(NamedTuple):
 class MicroBatches:
     """Takes batches one by one; those of one step make a window."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: LoopParts) -> None:
         self._parts = parts
         # Amid a reduction of DistributedDataParallel no rank can begin anew.
         self._local = parts.place.world == 1 or parts.settings.reduce_late
@@ -88,7 +88,7 @@ class MicroBatches:
 
         parts.watch.in_pieces(batches, compute, undo, local=self._local)
         for one in done:
-            parts.telling.saw(*one)
+            parts.step_reporter.saw(*one)
 
     def _run(self, piece: Piece, step: int, former: list[_Pass]) -> _Pass:
         """One piece; ``former`` are those of its batch before it."""
@@ -125,7 +125,7 @@ class MicroBatches:
         else:
             done = parts.compiled.run(forward_and_backward, batch)
         if _forward.on:
-            _forward(_forward_told, batch, done.loss)
+            _forward(_forward_reported, batch, done.loss)
         return done
 
     # ------------------------------------------------------------------ out of memory
@@ -192,7 +192,7 @@ def _of_batch(loss: Tensor, samples: int, former: list[_Pass]) -> Tensor:
     return loss + (mean - loss).detach()
 
 
-def _forward_told(batch: Any, loss: Tensor) -> str:
+def _forward_reported(batch: Any, loss: Tensor) -> str:
     """What went in and what came out."""
     shapes = [f"{'×'.join(map(str, one.shape))} {str(one.dtype)[6:]}" for one in tensors(batch)]
     return f"{', '.join(shapes)}: loss {float(loss.detach()):.4g}"

@@ -106,8 +106,10 @@ class GradientNorms:
         if not self._norms.count:
             return ""
         half, most = self._norms.percentile(50), self._norms.percentile(99)
-        told = f"norm {figure(half)} (99 % {figure(most)}, largest {figure(self._norms.largest)})"
-        return told if self._clip is None else f"{told}, {percent(self.clipped)} clipped"
+        reported = (
+            f"norm {figure(half)} (99 % {figure(most)}, largest {figure(self._norms.largest)})"
+        )
+        return reported if self._clip is None else f"{reported}, {percent(self.clipped)} clipped"
 
     def advice(self) -> str:
         """What the norms say about the clip; empty where it does what a clip is for."""

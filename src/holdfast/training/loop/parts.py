@@ -9,15 +9,15 @@ from torch import nn
 
 from ...watching.watch import Watch
 from ..averaging import Average
-from ..compiling import Compiled
-from ..data.loaders import Feed
+from ..compiling import CompiledModel
+from ..data.loaders import EpochLoaders
 from ..data.transfer import Transfer
-from ..device import Place
+from ..device import ProcessDevice
 from ..precision import Precision
 from ..schedules import Schedule
 from ..settings import TrainSettings
 from ..step_loss import StepLoss
-from .accumulation import Window
+from .accumulation import AccumulationWindow
 from .health import Health
 from .profiling import Profiler
 from .reporting import StepReporter
@@ -25,11 +25,11 @@ from .validation_schedule import ValidationSchedule
 
 
 @dataclass(kw_only=True)
-class Parts:
+class LoopParts:
     """What the loop works with; made by the trainer, in place and on its device."""
 
     settings: TrainSettings
-    place: Place
+    place: ProcessDevice
     model: nn.Module
     net: nn.Module
     """The model as it is called: wrapped where there are several ranks."""
@@ -37,14 +37,14 @@ class Parts:
     schedule: Schedule
     average: Average | None
     precision: Precision
-    compiled: Compiled
+    compiled: CompiledModel
     transfer: Transfer
     watch: Watch
-    window: Window
-    telling: StepReporter
+    window: AccumulationWindow
+    step_reporter: StepReporter
     health: Health
     examination: ValidationSchedule
     profiler: Profiler
     stepped: Callable[[int], bool | None] | None
-    feed: Feed
+    epoch_loaders: EpochLoaders
     say: Callable[[str], None]

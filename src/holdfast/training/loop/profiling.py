@@ -120,7 +120,7 @@ class Profiler:
             table = ended.key_averages().table(sort_by=order, row_limit=_ROWS)
             _write(where / TABLE, lambda path: path.write_text(table, encoding="utf-8"))
             first, last = self._began + 1, self._began + self._seen()
-            _profiling(_kernels_told, ended, first, last)
+            _profiling(_kernels_reported, ended, first, last)
             self._say(f"profile of steps {first} to {last}: {trace} and {where / TABLE}")
 
     def _seen(self) -> int:
@@ -135,7 +135,7 @@ class Profiler:
             self._say(f"no profile: {type(error).__name__}: {str(error).strip()[:200]}")
 
 
-def _kernels_told(ended: profile, first: int, last: int) -> str:
+def _kernels_reported(ended: profile, first: int, last: int) -> str:
     """What took longest, for the channel."""
     where = "self_device_time_total" if _on_device(ended) else "self_cpu_time_total"
     rows = sorted(ended.key_averages(), key=lambda row: -getattr(row, where))

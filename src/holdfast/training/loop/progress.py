@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from ..device import Place
+from ..device import ProcessDevice
 from .step_numbers import (
     Tick,
     fields,
@@ -30,7 +30,7 @@ from .terminal import (
     is_terminal,
 )
 
-__all__ = ["Bar", "Lines", "Progress", "Tick", "make_progress"]
+__all__ = ["Bar", "PlainLines", "Progress", "Tick", "make_progress"]
 
 # Seconds between two drawings of the bar: fast enough for an eye.
 _REDRAW = 0.2
@@ -102,7 +102,7 @@ class _Speaking(Progress):
         return max(0, tick.steps - tick.step) * each
 
 
-class Lines(_Speaking):
+class PlainLines(_Speaking):
     """Plain lines for logs and pipes.
 
     Args:
@@ -121,20 +121,20 @@ class Lines(_Speaking):
     ) -> None:
         super().__init__(stream, clock)
         self._every, self._seconds = every, seconds
-        self._told: tuple[int, float] | None = None
+        self._reported: tuple[int, float] | None = None
 
     def begins(self, steps: int | None, title: str = "") -> None:
         """Name what is trained and for how long."""
         super().begins(steps, title)
-        self._told = None
+        self._reported = None
         if self._title:
             self.say(self._title if steps is None else f"{self._title}: {steps} steps")
 
     def due(self, step: int) -> bool:
         """Whether enough steps and enough time have passed since the last line."""
-        if self._told is None:
+        if self._reported is None:
             return True
-        last, when = self._told
+        last, when = self._reported
         if step == self._steps:
             return step != last
         # A step that was there before: the run was rolled back.
@@ -148,7 +148,7 @@ class Lines(_Speaking):
             self._tell(tick)
 
     def _tell(self, tick: Tick) -> None:
-        self._told = (tick.step, self._clock())
+        self._reported = (tick.step, self._clock())
         shown = fitted(fields(tick, self._left(tick)), self._out.width)
         self.say("  ".join(field.text for field in shown))
 
@@ -159,7 +159,7 @@ class Lines(_Speaking):
     def ends(self) -> None:
         """Tell of the last step if that was not due."""
         latest, self._latest = self._latest, None
-        if latest is not None and (self._told is None or self._told[0] != latest.step):
+        if latest is not None and (self._reported is None or self._reported[0] != latest.step):
             self._tell(latest)
 
 
@@ -271,7 +271,7 @@ def _joined(parts: list[list[Styled]]) -> list[Styled]:
 
 
 def make_progress(
-    place: Place,
+    place: ProcessDevice,
     stream: TextIO | None = None,
     quiet: bool = False,
     every: int = 10,
@@ -289,4 +289,4 @@ def make_progress(
     stream = sys.stderr if stream is None else stream
     if quiet or not place.main or stream is None:
         return Progress()
-    return Bar(stream) if is_terminal(stream) else Lines(stream, every, seconds)
+    return Bar(stream) if is_terminal(stream) else PlainLines(stream, every, seconds)

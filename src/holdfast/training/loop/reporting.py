@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from ...records.trainer import EpochEnded, TrainingNumbers
 from ...watching.watch import Watch
 from .. import channels
-from ..compiling import Compiled
-from ..device import Place
+from ..compiling import CompiledModel
+from ..device import ProcessDevice
 from ..task import TOKENS, Scalars
 from .averages import StepAverages
 from .measures import Measures, memory_layout, memory_peak, most_memory, resident
@@ -46,13 +46,13 @@ class StepReporter:
     def __init__(
         self,
         progress: Progress,
-        place: Place,
+        place: ProcessDevice,
         *,
         steps: int | None,
         epochs: int | None,
         watch: Watch,
         optimizer: Optimizer,
-        compiled: Compiled,
+        compiled: CompiledModel,
     ) -> None:
         self._progress, self._place = progress, place
         self._steps, self._epochs = steps, epochs
@@ -98,7 +98,7 @@ class StepReporter:
         keep = self._compiled.keep
         kept = {n: keep(v) if isinstance(v, Tensor) else v for n, v in values.items()}
         if _verbose.on:
-            _verbose(_batch_told, samples, kept)
+            _verbose(_batch_reported, samples, kept)
         self._readings.add(kept, samples)
         if extra:
             self._noted.add(kept, samples)
@@ -138,7 +138,7 @@ class StepReporter:
         if step % _NOTED_EVERY == 0:
             self._note(step)
         elif _training.on:
-            _training(self._pace_told, step)
+            _training(self._pace_reported, step)
         if _performance.on:
             _performance(self._performance, step)
         if _memory.on:
@@ -184,13 +184,13 @@ class StepReporter:
         span.begin()
         _training(_listed, step, numbers)
 
-    def _pace_told(self, step: int) -> str:
+    def _pace_reported(self, step: int) -> str:
         span, values = self._between_notes, self._noted.peek()
         rate = span.samples * self._place.world / span.seconds
-        told = {"throughput_samples_per_sec": rate, **self._measures.utilization()}
+        reported = {"throughput_samples_per_sec": rate, **self._measures.utilization()}
         if "tokens_per_sample" in values:
-            told["throughput_tokens_per_sec"] = rate * values["tokens_per_sample"]
-        return _listed(step, told)
+            reported["throughput_tokens_per_sec"] = rate * values["tokens_per_sample"]
+        return _listed(step, reported)
 
     def _performance(self, step: int) -> str:
         row, span, values = self._watch.latest, self._interval, self._readings.take()
@@ -244,7 +244,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _batch_told(samples: int, values: Scalars) -> str:
+def _batch_reported(samples: int, values: Scalars) -> str:
     listed = ", ".join(f"{name} {float(value):.4g}" for name, value in values.items())
     return f"batch of {samples}: {listed}"
 
@@ -256,7 +256,7 @@ def _listed(step: int, numbers: Mapping[str, float]) -> str:
 class _Span:
     """What was done since some moment; time spent compiling or aside does not count."""
 
-    def __init__(self, compiled: Compiled) -> None:
+    def __init__(self, compiled: CompiledModel) -> None:
         self._compiled = compiled
         self.begin()
 

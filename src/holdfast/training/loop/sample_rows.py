@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...errors import UsageError
 from .. import distributed
-from ..device import Place
+from ..device import ProcessDevice
 
 # Bytes of rows that a GPU holds before they move to the host; a guess.
 _PIECE = 1 << 26
@@ -57,7 +57,7 @@ class SampleRows:
         if rows.is_cuda and column.bytes_held >= _PIECE:
             self._move(column)
 
-    def gathered(self, place: Place, *, numbers: Collection[str] = ()) -> dict[str, Tensor]:
+    def gathered(self, place: ProcessDevice, *, numbers: Collection[str] = ()) -> dict[str, Tensor]:
         """All rows on the CPU, the same on every rank: those of the first rank come first.
 
         ``numbers``: names that were numbers of a batch, on any rank.
@@ -66,7 +66,7 @@ class SampleRows:
             self._move(column)
         if self._copied is not None:
             self._copied.synchronize()
-        mine = {name: torch.cat(column.moved) for name, column in self._columns.items()}
+        own = {name: torch.cat(column.moved) for name, column in self._columns.items()}
         problems, shapes = self._agree(place)
         for name, shape in sorted(shapes):
             others = [one for other, one in shapes if other == name and one != shape]
@@ -78,9 +78,9 @@ class SampleRows:
                 )
         if problems:
             raise UsageError(problems[0])
-        return distributed.gather_rows(mine, place)
+        return distributed.gather_rows(own, place)
 
-    def _agree(self, place: Place) -> tuple[list[str], set[tuple[str, tuple[int, ...]]]]:
+    def _agree(self, place: ProcessDevice) -> tuple[list[str], set[tuple[str, tuple[int, ...]]]]:
         """Problems and shapes of all ranks, so that all of them go on, or none."""
         known = {name: column.shape for name, column in self._columns.items()}
         every = distributed.everyone((self.problem, known), place)
@@ -94,11 +94,11 @@ class SampleRows:
         rows = torch.cat(column.held)
         column.held, column.bytes_held = [], 0
         if rows.is_cuda:
-            landing = torch.empty(rows.shape, dtype=rows.dtype, device="cpu", pin_memory=True)
-            landing.copy_(rows, non_blocking=True)
+            pinned_row = torch.empty(rows.shape, dtype=rows.dtype, device="cpu", pin_memory=True)
+            pinned_row.copy_(rows, non_blocking=True)
             self._copied = torch.cuda.Event()
             self._copied.record()
-            rows = landing
+            rows = pinned_row
         column.moved.append(rows.cpu())
 
 

@@ -40,7 +40,7 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Field:
+class LinePiece:
     """A piece of a line; where there is no room, those of the highest rank go first."""
 
     rank: int
@@ -48,7 +48,7 @@ class Field:
     style: str = ""
 
 
-def fields(tick: Tick, left: float | None = None, *, share: bool = True) -> list[Field]:
+def fields(tick: Tick, left: float | None = None, *, share: bool = True) -> list[LinePiece]:
     """What a line says about a step, in the order it is read.
 
     Args:
@@ -58,21 +58,21 @@ def fields(tick: Tick, left: float | None = None, *, share: bool = True) -> list
     """
     done = f" ({percent(tick.step / tick.steps)})" if share and tick.steps else ""
     found = [
-        Field(0, f"step {of(tick.step, tick.steps)}{done}"),
-        Field(6, f"epoch {of(tick.epoch, tick.epochs)}" if tick.epoch else ""),
-        Field(1, f"loss {figure(tick.loss)}", "bold"),
-        Field(2, f"skipped {tick.skipped}" if tick.skipped else "", "yellow"),
-        Field(3, pace(tick.rate) if _known(tick.rate) else ""),
-        Field(4, f"wait {percent(tick.wait)}" if _known(tick.wait) else ""),
-        Field(5, size(tick.memory) if _known(tick.memory) else ""),
-        Field(8, f"lr {tick.lr:.3g}" if _known(tick.lr) else ""),
-        Field(9, f"norm {figure(tick.norm)}" if _known(tick.norm) else ""),
-        Field(7, f"{span(left)} left" if _known(left) else ""),
+        LinePiece(0, f"step {of(tick.step, tick.steps)}{done}"),
+        LinePiece(6, f"epoch {of(tick.epoch, tick.epochs)}" if tick.epoch else ""),
+        LinePiece(1, f"loss {figure(tick.loss)}", "bold"),
+        LinePiece(2, f"skipped {tick.skipped}" if tick.skipped else "", "yellow"),
+        LinePiece(3, pace(tick.rate) if _known(tick.rate) else ""),
+        LinePiece(4, f"wait {percent(tick.wait)}" if _known(tick.wait) else ""),
+        LinePiece(5, size(tick.memory) if _known(tick.memory) else ""),
+        LinePiece(8, f"lr {tick.lr:.3g}" if _known(tick.lr) else ""),
+        LinePiece(9, f"norm {figure(tick.norm)}" if _known(tick.norm) else ""),
+        LinePiece(7, f"{span(left)} left" if _known(left) else ""),
     ]
     return [field for field in found if field.text]
 
 
-def fitted(given: Sequence[Field], width: int, gap: str = "  ") -> list[Field]:
+def fitted(given: Sequence[LinePiece], width: int, gap: str = "  ") -> list[LinePiece]:
     """As many of these as fit into the width; the most important one always stays."""
     kept = list(given)
     while len(kept) > 1 and len(gap.join(field.text for field in kept)) > width:

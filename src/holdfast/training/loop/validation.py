@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ...config import Section, bounded
 from ...errors import UsageError
 from .. import distributed
-from ..device import Place
+from ..device import ProcessDevice
 from ..task import Scalars, Summarize
 from .sample_rows import SampleRows
 
@@ -35,12 +35,12 @@ def validate(
     model: nn.Module,
     measure: Callable[[nn.Module, Any], Scalars],
     loader: Iterable[Any],
-    place: Place,
+    place: ProcessDevice,
     *,
     prepare: Callable[[Any], tuple[Any, int]],
     batches: int | None = None,
     summarize: Summarize | None = None,
-    together: bool = False,
+    all_ranks: bool = False,
 ) -> dict[str, float]:
     """The mean of every number over all samples of all ranks, and what is made of their rows.
 
@@ -53,12 +53,12 @@ def validate(
         prepare: brings a batch to the device; how many samples it has.
         batches: look at no more than so many.
         summarize: makes numbers of the rows of all samples.
-        together: no rank can compute alone, so that each takes as many batches as the others.
+        all_ranks: no rank can compute alone, so that each takes as many batches as the others.
     """
     sums: dict[str, list[tuple[Tensor | float, int]]] = {}
     rows = SampleRows()
     with evaluating(model), torch.no_grad():
-        taken = distributed.in_step(loader, place) if together else zip(loader, repeat(True))
+        taken = distributed.in_step(loader, place) if all_ranks else zip(loader, repeat(True))
         for number, (batch, counts) in enumerate(taken):
             if batches is not None and number >= batches:
                 break
@@ -71,11 +71,11 @@ def validate(
                 value = value.detach() if isinstance(value, Tensor) else value
                 sums.setdefault(name, []).append((_single(name, value), count))
     # Read only now: until here nothing has waited for the device.
-    mine: dict[str, float] = {}
+    own: dict[str, float] = {}
     for name, pairs in sums.items():
-        mine[f"{name}/sum"] = sum(float(value) * count for value, count in pairs)
-        mine[f"{name}/count"] = sum(count for _, count in pairs)
-    means = _means(distributed.total(mine, place))
+        own[f"{name}/sum"] = sum(float(value) * count for value, count in pairs)
+        own[f"{name}/count"] = sum(count for _, count in pairs)
+    means = _means(distributed.total(own, place))
     if summarize is None:
         return means
     every = rows.gathered(place, numbers=means)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from ...records.trainer import Validated
 from ...watching.watch import Watch
 from .. import distributed
-from ..device import Place
+from ..device import ProcessDevice
 from ..schedules import Schedule
 from .progress import Progress
 from .stopping import BestSoFar
@@ -36,9 +36,9 @@ class ValidationSchedule:
         self,
         settings: ValidationSettings,
         validate: Callable[[], dict[str, float]] | None,
-        standing: BestSoFar,
+        best_before: BestSoFar,
         metric: str,
-        place: Place,
+        place: ProcessDevice,
         *,
         watch: Watch,
         schedule: Schedule,
@@ -48,12 +48,12 @@ class ValidationSchedule:
         after_each: Iterable[Callable[[int, Mapping[str, float]], None]] = (),
         after_best: Callable[[int], None] | None = None,
     ) -> None:
-        self._settings, self._validate, self._standing = settings, validate, standing
+        self._settings, self._validate, self._best_so_far = settings, validate, best_before
         self._metric, self._place, self._headline = metric, place, headline
         self._watch, self._schedule, self._progress, self._pace = watch, schedule, progress, pace
         self._after_each, self._after_best = tuple(after_each), after_best
         self._step = 0
-        self._spikes = ValidationSpikes(settings, standing, watch, progress.say)
+        self._spikes = ValidationSpikes(settings, best_before, watch, progress.say)
         self._fresh = self._best = False
         self._saved = time.monotonic()
         self.latest: dict[str, float] = {}
@@ -95,26 +95,26 @@ class ValidationSchedule:
     @property
     def why_stop(self) -> str:
         """Why it is time to stop; empty while it is not."""
-        return self._standing.why_stop
+        return self._best_so_far.why_stop
 
     def _examine(self, step: int) -> None:
         if self._validate is None:
             return
         self.latest = self._validate()
         self._fresh, self._step = True, step
-        best = self._best = self._standing.validated(step, self.latest)
+        best = self._best = self._best_so_far.validated(step, self.latest)
         value = self.latest[self._metric]
         # A plateau is one of what gets smaller when the model gets better.
-        self._schedule.validated(value if self._standing.less_is_better else -value)
+        self._schedule.validated(value if self._best_so_far.less_is_better else -value)
         validated = Validated(values=self.latest, best=best)
         self._watch.note(validated.kind, validated.to_dict())
         for after_each in self._after_each:
             after_each(step, self.latest)
-        self._progress.validated(step, told(self.latest, self._headline), best)
+        self._progress.validated(step, reported(self.latest, self._headline), best)
         if self._spikes.look(step, self._metric, value):
             self._fresh = False  # the state there is now was not what was validated
 
 
-def told(values: Mapping[str, float], headline: tuple[str, ...]) -> Mapping[str, float]:
+def reported(values: Mapping[str, float], headline: tuple[str, ...]) -> Mapping[str, float]:
     """The numbers of a validation that people are told; all where none of them is named."""
     return {name: values[name] for name in headline if name in values} or values

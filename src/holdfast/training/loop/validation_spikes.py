@@ -16,7 +16,7 @@ class ValidationSpikes:
 
     Args:
         settings: how far above the best is a spike, and what is done about one.
-        standing: the best validation so far.
+        best_so_far: the best validation so far.
         watch: restores the best state, and records events.
         say: where the warning goes.
     """
@@ -24,18 +24,18 @@ class ValidationSpikes:
     def __init__(
         self,
         settings: ValidationSettings,
-        standing: BestSoFar,
+        best_so_far: BestSoFar,
         watch: Watch,
         say: Callable[[str], None],
     ) -> None:
-        self._settings, self._standing = settings, standing
+        self._settings, self._best_so_far = settings, best_so_far
         self._watch, self._say = watch, say
         self._high = False
 
     def look(self, step: int, metric: str, value: float) -> bool:
         """Warn of a spike, once while it lasts; True if the best state was restored."""
-        best, limit = self._standing.best, self._settings.spike
-        judged = limit > 0 and self._standing.less_is_better and best > 0
+        best, limit = self._best_so_far.best, self._settings.spike
+        judged = limit > 0 and self._best_so_far.less_is_better and best > 0
         before, self._high = self._high, judged and not value <= limit * best
         if not self._high:
             return False
@@ -45,7 +45,7 @@ class ValidationSpikes:
         times = f"{value / best:.3g} times" if math.isfinite(value) else "far from"
         what = (
             f"validation {metric} {value:.4g} is {times} its best, {best:.4g} at step "
-            f"{self._standing.best_step}"
+            f"{self._best_so_far.best_step}"
         )
         why_not = self._watch.restore_best(what) if back else ""
         restored = back and not why_not
@@ -59,7 +59,7 @@ class ValidationSpikes:
             metric=metric,
             value=value,
             best=best,
-            best_step=self._standing.best_step,
+            best_step=self._best_so_far.best_step,
             restored=restored,
             why_not=why_not,
         )

@@ -24,7 +24,7 @@ def add_data_verbs(parser: argparse.ArgumentParser) -> None:
     def verb(name: str, what: str, act: Callable[[Any], Report], place: str) -> Any:
         one = verbs.add_parser(name, help=what, description=what, allow_abbrev=False)
         one.add_argument("path", metavar=place, help=_PLACES[place])
-        one.set_defaults(act=lambda args: _told(act(args)))
+        one.set_defaults(act=lambda args: _reported(act(args)))
         return one
 
     make = verb("make", "Write pairs as a set.", _make, "FOLDER")
@@ -109,6 +109,6 @@ def _tool(name: str, *options: str) -> Callable[[Any], Report]:
     return call
 
 
-def _told(report: Report) -> int:
+def _reported(report: Report) -> int:
     print("\n".join(report.lines))
     return 0 if report.ok else 1

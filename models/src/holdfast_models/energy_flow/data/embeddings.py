@@ -157,14 +157,14 @@ class EmbeddingCache:
 
     def _claim(self) -> None:
         path = self.folder / "teacher.json"
-        mine = {"fingerprint": self.teacher.fingerprint, "dim": self.teacher.dim}
+        own = {"fingerprint": self.teacher.fingerprint, "dim": self.teacher.dim}
         if not path.exists():
             part = path.with_suffix(".part")
-            part.write_text(json.dumps({**mine, "name": self.teacher.name}), encoding="utf-8")
+            part.write_text(json.dumps({**own, "name": self.teacher.name}), encoding="utf-8")
             part.replace(path)
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            same = {key: found[key] for key in mine} == mine
+            same = {key: found[key] for key in own} == own
         except (ValueError, KeyError, TypeError):
             same = False
         if not same:

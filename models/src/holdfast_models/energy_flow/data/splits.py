@@ -22,7 +22,7 @@ from torch import Tensor
 
 from holdfast import HoldfastError
 
-from .tables import Table, blocks_of
+from .tables import PairTable, blocks_of
 from .text_pairs import TextPair, Texts
 
 Part = Literal["train", "validation", "test"]
@@ -60,12 +60,12 @@ def possible_splits(pairs: Texts) -> list[SplitKind]:
     return [kind for kind, names in HELD_TOGETHER.items() if known.issuperset(names)]
 
 
-def split_rows(tables: Sequence[Table]) -> Parts:
+def split_rows(tables: Sequence[PairTable]) -> Parts:
     """The same for embeddings without texts, by the bytes of the two rows."""
     return _sorted_out(key for table in tables for key in _row_keys(table))
 
 
-def _row_keys(table: Table) -> Iterator[bytes]:
+def _row_keys(table: PairTable) -> Iterator[bytes]:
     width = table.x_NE.shape[1]
     blocks = blocks_of(table.x_NE, width), blocks_of(table.y_NE, width)
     for x_BE, y_BE in zip(*blocks, strict=True):

@@ -18,7 +18,7 @@ from holdfast import HoldfastError
 _BLOCK = 1 << 19  # numbers that are in memory together where all rows are looked at
 
 
-class Table(Protocol):
+class PairTable(Protocol):
     """Inputs and targets, in memory or mapped from a file."""
 
     @property
@@ -47,7 +47,7 @@ class Tables:
         unit: bring every row that is read to length 1.
     """
 
-    def __init__(self, parts: Sequence[Table], *, unit: bool = False) -> None:
+    def __init__(self, parts: Sequence[PairTable], *, unit: bool = False) -> None:
         for part in parts:
             shapes = list(part.x_NE.shape), list(part.y_NE.shape)
             if shapes[0] != shapes[1] or shapes[0][1:] != list(parts[0].x_NE.shape[1:]):

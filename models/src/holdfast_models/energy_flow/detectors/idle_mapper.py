@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast import Finding, Severity, Window
 
-from ...recorded_numbers import Record, RecordDetector, series
+from ...recorded_numbers import NotedNumbers, RecordDetector, series
 from ._surface import EMPTY
 
 
@@ -109,7 +109,7 @@ class IdleMapper(RecordDetector):
             evidence=evidence,
         )
 
-    def _recent(self, found: list[Record]) -> list[Record]:
+    def _recent(self, found: list[NotedNumbers]) -> list[NotedNumbers]:
         """The validations of the last ``span`` steps and the one before; none in a short run."""
         if not found:
             return []

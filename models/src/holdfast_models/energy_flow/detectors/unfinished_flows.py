@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from holdfast import Finding, Severity, Window
 
-from ...recorded_numbers import Record, RecordDetector
+from ...recorded_numbers import NotedNumbers, RecordDetector
 from ._surface import EMPTY
 
 
@@ -76,7 +76,9 @@ class UnfinishedFlows(RecordDetector):
         first, now = found[0], recent[-1]
         since = _since(found, self.options.least)
         stopped = first["completion_rate"] > self.options.least
-        told = f"{first['completion_rate']:.1%} at the start" if stopped else "as from the start"
+        reported = (
+            f"{first['completion_rate']:.1%} at the start" if stopped else "as from the start"
+        )
         if now["filled"] <= EMPTY:
             severity, fate = Severity.ERROR, "all others are lost"
         else:
@@ -84,7 +86,8 @@ class UnfinishedFlows(RecordDetector):
             fate = "all others are projected"
         return self.finding(
             window,
-            f"{now['completion_rate']:.1%} of the flows reach a face since step {since} ({told}); "
+            f"{now['completion_rate']:.1%} of the flows reach a face since step "
+            f"{since} ({reported}); "
             f"{fate}",
             "leave model.carrier.z_drift at null or raise model.flows.steps, so that a flow can "
             "arrive; until then model.flows.end=project keeps them",
@@ -99,7 +102,7 @@ class UnfinishedFlows(RecordDetector):
         )
 
 
-def _since(found: list[Record], least: float) -> int:
+def _since(found: list[NotedNumbers], least: float) -> int:
     """Step of the first record of the last stretch without finished flows."""
     since = found[-1].step
     for record in reversed(found):

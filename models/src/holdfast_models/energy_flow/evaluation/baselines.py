@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import HoldfastError
-from holdfast.training import Place, Recipe, Task, load_weights, run_recipe
+from holdfast.training import ProcessDevice, Recipe, Task, load_weights, run_recipe
 
 from ..assembly import make_model
 from ..data.pairs import PairSets
@@ -28,7 +28,7 @@ from ..run_settings import EnergyFlowSettings
 from .loading import Loaded
 
 __all__ = [
-    "Baseline",
+    "ComparedNetwork",
     "Convolutions",
     "baselines_of",
     "build_convolutions",
@@ -57,13 +57,13 @@ class Convolutions(nn.Module):
         return Output(y_BE, field_BHW, y_BE, None)
 
 
-def build_convolutions(settings: EnergyFlowSettings, place: Place) -> Task:
+def build_convolutions(settings: EnergyFlowSettings, place: ProcessDevice) -> Task:
     """The task of the recipe with convolutions in place of mappers and lattice."""
     task = build(settings, place)
     return dataclasses.replace(task, model=Convolutions(settings.model.width), ended=None)
 
 
-class Baseline(NamedTuple):
+class ComparedNetwork(NamedTuple):
     """A network to be trained beside a run.
 
     Args:
@@ -79,7 +79,7 @@ class Baseline(NamedTuple):
     make: Callable[[PairSets], nn.Module]
 
 
-def baselines_of(loaded: Loaded) -> list[Baseline]:
+def baselines_of(loaded: Loaded) -> list[ComparedNetwork]:
     """The mappers alone and, for data that lie on a plane, convolutions."""
     device = next(loaded.model.parameters()).device
     settings = dataclasses.replace(
@@ -89,7 +89,7 @@ def baselines_of(loaded: Loaded) -> list[Baseline]:
         train=dataclasses.replace(loaded.settings.train, device=str(device)),
     )
     found = [
-        Baseline(
+        ComparedNetwork(
             "mappers alone",
             RECIPE,
             settings,
@@ -100,7 +100,7 @@ def baselines_of(loaded: Loaded) -> list[Baseline]:
         # They have no surface that a loss could be taken on.
         no_surface = dataclasses.replace(settings.loss, surface=0.0)
         found.append(
-            Baseline(
+            ComparedNetwork(
                 "five convolutions",
                 dataclasses.replace(RECIPE, build=build_convolutions),
                 dataclasses.replace(settings, loss=no_surface),
@@ -110,7 +110,7 @@ def baselines_of(loaded: Loaded) -> list[Baseline]:
     return found
 
 
-def expected_seconds(baseline: Baseline, sets: PairSets) -> tuple[int, float]:
+def expected_seconds(baseline: ComparedNetwork, sets: PairSets) -> tuple[int, float]:
     """Optimizer steps of its training, and about how long they take: three of them are tried."""
     train = baseline.settings.train
     whole = train.data.batch * train.accumulate
@@ -129,7 +129,7 @@ def expected_seconds(baseline: Baseline, sets: PairSets) -> tuple[int, float]:
     return steps, steps * (min(times) * train.accumulate + _TRAINER)
 
 
-def train_baseline(baseline: Baseline, sets: PairSets) -> nn.Module:
+def train_baseline(baseline: ComparedNetwork, sets: PairSets) -> nn.Module:
     """Train it like a run of its own; the weights best in validation, in evaluation mode."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         code = run_recipe(baseline.recipe, baseline.settings, run_dir=f"{folder}/run", quiet=True)

@@ -17,7 +17,7 @@ from ..data.pairs import Pairs
 from ..data.splits import Part
 from ..data.targets import mean_target
 from ..text.bridge import TextBridge
-from .baselines import Baseline, train_baseline
+from .baselines import ComparedNetwork, train_baseline
 from .loading import Loaded
 from .metrics import Quality, quality
 
@@ -95,7 +95,7 @@ def evaluate(
     part: Part = "test",
     *,
     texts: int = 64,
-    baselines: Sequence[Baseline] = (),
+    baselines: Sequence[ComparedNetwork] = (),
 ) -> Evaluation:
     """Measure a run on one part of its data, without noise.
 
@@ -168,9 +168,9 @@ def _compared(bridge: TextBridge | None, pairs: Pairs, written: list[str]) -> di
     assert bridge is not None  # who else wrote them
     exact, f1 = 0, 0.0
     for index, text in enumerate(written):
-        mine = bridge.vocabulary.pieces(text)
+        own = bridge.vocabulary.pieces(text)
         right = bridge.vocabulary.pieces(pairs.text(index).target)
-        exact += mine == right
-        f1 += 2 * (Counter(mine) & Counter(right)).total() / max(1, len(mine) + len(right))
+        exact += own == right
+        f1 += 2 * (Counter(own) & Counter(right)).total() / max(1, len(own) + len(right))
     count = len(written)
     return {"written": count, "exact": exact / count, "f1": f1 / count}

@@ -175,20 +175,21 @@ def _energy(trajectories: Trajectories) -> Drawn:
         bar.set_label("energy", fontsize=8)
         bar.ax.tick_params(labelsize=7)
     reach = symmetric(trajectories.in_BS, trajectories.out_BS)
-    told: list[str] = []
+    reported: list[str] = []
     for name, values, look in (
         ("in", trajectories.in_BS, {"color": BLUE, "alpha": 0.5}),
         ("out", trajectories.out_BS, {"color": RED, "histtype": "step", "linewidth": 1.6}),
     ):
         finite = values[np.isfinite(values)]
         spread.hist(finite, bins=40, range=(-reach, reach), label=name, **look)
-        told.append(f"{finite.std() if finite.size else np.nan:.3g} {name}")
+        reported.append(f"{finite.std() if finite.size else np.nan:.3g} {name}")
     spread.set_title(f"All cells of {_samples(trajectories)}", fontsize=10)
     spread.set_xlabel("energy", fontsize=9)
     spread.set_ylabel("cells", fontsize=9)
     spread.legend(fontsize=8, frameon=False)
     caption = (
-        f"Energy on the surface before and after the lattice (standard deviation {', '.join(told)})"
+        "Energy on the surface before and after the lattice "
+        f"(standard deviation {', '.join(reported)})"
         ": two heaps of the same width mean that energy is neither lost nor running away."
     )
     return Drawn("energy", "Energy in and out", caption, figure)

@@ -38,9 +38,11 @@ def of(curves: Curves) -> list[Drawn]:
 
 
 def _caption(curves: Curves) -> str:
-    told = ["The loss should fall, the cosine rise towards 1, the variance left fall below 1"]
+    reported = ["The loss should fall, the cosine rise towards 1, the variance left fall below 1"]
     fvu = curves.validation.get("fvu")
     finite = [value for value in fvu.values if math.isfinite(value)] if fvu else []
     if finite:
-        told.append(f"the lowest variance left was {min(finite):.3g} (1: no better than the mean)")
-    return "; ".join(told) + "."
+        reported.append(
+            f"the lowest variance left was {min(finite):.3g} (1: no better than the mean)"
+        )
+    return "; ".join(reported) + "."

@@ -108,7 +108,7 @@ def record(model: EnergyFlow, x_BE: Tensor, *, step: int = 0) -> Trajectories | 
             end = loop.run(parts, lattice_pass, surface_BHW, loop=watched)
     finally:
         model.train(training)
-    return _told(moments, end, surface_BHW, lattice)
+    return _reported(moments, end, surface_BHW, lattice)
 
 
 def _bounded(settings: ModelSettings, samples: int) -> ModelSettings:
@@ -125,7 +125,7 @@ def _seen(flows: Flows) -> Flows:
     return Flows(*(column.cpu() for column in bare))
 
 
-def _told(
+def _reported(
     moments: list[Flows], end: Finished, surface_BHW: Tensor, lattice: LatticeSettings
 ) -> Trajectories:
     samples = surface_BHW.shape[0]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .buffers import Buffers, zeros
 from .ops import Ops
-from .plan import Plan, slots
+from .plan import KernelPlan, slots
 from .weights import Half
 
 __all__ = ["Saved", "gradients"]
@@ -23,7 +23,7 @@ __all__ = ["Saved", "gradients"]
 class Saved(NamedTuple):
     """What the forward pass leaves."""
 
-    plan: Plan
+    plan: KernelPlan
     ran: int  # lattice steps, up to an early stop
     buffers: Buffers
     half: list[Half]
@@ -81,7 +81,9 @@ def gradients(saved: Saved, de_N: Tensor, dp_3N: Tensor) -> list[Tensor]:
     return found + _matrix_gradients(plan, steps, buffers, partial_LPG.sum(1))
 
 
-def _matrix_gradients(plan: Plan, steps: int, buffers: Buffers, bias_LG: Tensor) -> list[Tensor]:
+def _matrix_gradients(
+    plan: KernelPlan, steps: int, buffers: Buffers, bias_LG: Tensor
+) -> list[Tensor]:
     """Of heads and layers, each in one product over all steps and flows."""
     wide, layers = plan.hidden, plan.layers
     state_SNR = buffers.state_SNR

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .plan import Plan
+from .plan import KernelPlan
 
 __all__ = ["Buffers", "allocate", "zeros"]
 
@@ -35,7 +35,7 @@ class Buffers(NamedTuple):
 
 
 def allocate(
-    plan: Plan, e_N: Tensor, p_3N: Tensor, k_N: Tensor | None, dtype: torch.dtype, keep: bool
+    plan: KernelPlan, e_N: Tensor, p_3N: Tensor, k_N: Tensor | None, dtype: torch.dtype, keep: bool
 ) -> Buffers:
     """Memory for a run, with the flows at their start.
 

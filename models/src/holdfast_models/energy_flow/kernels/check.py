@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .loop import Start, run_loop
+from .loop import LoopStart, run_loop
 from .ops import Ops, kernels, references
-from .plan import Blocks, Plan
+from .plan import BlockSizes, KernelPlan
 from .weights import Layer, Weights
 
 __all__ = ["fault"]
@@ -25,7 +25,7 @@ _STEPS = 3
 _FAULTS: dict[tuple[Any, ...], str | None] = {}
 
 
-def fault(plan: Plan, dtype: torch.dtype, device: torch.device) -> str | None:
+def fault(plan: KernelPlan, dtype: torch.dtype, device: torch.device) -> str | None:
     """What is wrong with the kernels for such a plan; None: nothing.
 
     Args:
@@ -50,20 +50,20 @@ def fault(plan: Plan, dtype: torch.dtype, device: torch.device) -> str | None:
     return _FAULTS[key]
 
 
-def _compared(plan: Plan, dtype: torch.dtype, device: torch.device) -> str | None:
+def _compared(plan: KernelPlan, dtype: torch.dtype, device: torch.device) -> str | None:
     wanted = _one_pass(plan, dtype, device, references())
-    got = _one_pass(plan._replace(blocks=Blocks()), dtype, device, kernels())
+    got = _one_pass(plan._replace(blocks=BlockSizes()), dtype, device, kernels())
     # 16 bits: the last bit of a state is 0.4 %, and a sum of gradients may nearly cancel.
     limits = (0.02, 0.2) if dtype.itemsize == 2 else (1e-3, 1e-2)
-    for name, limit, mine, theirs in zip(("values", "gradients"), limits, got, wanted, strict=True):
-        apart = float((mine - theirs).norm() / theirs.norm())
+    for name, limit, own, theirs in zip(("values", "gradients"), limits, got, wanted, strict=True):
+        apart = float((own - theirs).norm() / theirs.norm())
         if not apart <= limit:
             return f"{name} of the kernels are {apart:.1e} from those of plain torch"
     return None
 
 
 def _one_pass(
-    plan: Plan, dtype: torch.dtype, device: torch.device, ops: Ops
+    plan: KernelPlan, dtype: torch.dtype, device: torch.device, ops: Ops
 ) -> tuple[Tensor, Tensor]:
     """All values in one row of numbers, and all gradients; always from the same weights."""
     random = torch.Generator(device).manual_seed(0)
@@ -92,7 +92,7 @@ def _one_pass(
         answer_b=normal(plan.answer, size=0.1),
     )
     e_N, p_3N = normal(_FLOWS, size=0.5), normal(3, _FLOWS, size=0.3).clamp(-0.9, 0.9)
-    start = Start(p_3N, normal(plan.steps, 3, _FLOWS, size=0.02), torch.ones(1, device=device))
+    start = LoopStart(p_3N, normal(plan.steps, 3, _FLOWS, size=0.02), torch.ones(1, device=device))
     leaves = [e_N, *weights.flat()]
     with torch.autocast(device.type, enabled=False):
         for leaf in leaves:

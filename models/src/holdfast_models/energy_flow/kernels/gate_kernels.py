@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...device_math import sigmoid, tanh
-from .plan import Blocks, Plan, rows_of, tile
+from .plan import BlockSizes, KernelPlan, rows_of, tile
 
 __all__ = ["gates_backward", "gates_forward"]
 
@@ -65,11 +65,11 @@ def gates_forward(
     alive_N: Tensor,
     stop: Tensor,
     most_P: Tensor,
-    plan: Plan,
+    plan: KernelPlan,
 ) -> None:
     """See ``reference.gates_forward``."""
     flows, wide = after_NC.shape
-    blocks = plan.blocks or Blocks()
+    blocks = plan.blocks or BlockSizes()
     columns = tile(wide)
     rows = rows_of(blocks.gates_block, columns)
     old = after_NC if before_NC is None else before_NC
@@ -147,11 +147,11 @@ def gates_backward(
     bias_G: Tensor,
     dh_NC: Tensor,
     partial_PG: Tensor,
-    plan: Plan,
+    plan: KernelPlan,
 ) -> None:
     """See ``reference.gates_backward``."""
     flows, wide = dh_NC.shape
-    blocks = plan.blocks or Blocks()
+    blocks = plan.blocks or BlockSizes()
     columns = tile(wide)
     rows = rows_of(blocks.gates_back_block, columns)
     old = dh_NC if before_NC is None else before_NC

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...device_math import gelu, gelu_both, tanh
-from .plan import HEADS_TILE, Blocks, Plan, heads_groups
+from .plan import HEADS_TILE, BlockSizes, KernelPlan, heads_groups
 
 __all__ = ["heads_backward", "heads_forward"]
 
@@ -154,10 +154,10 @@ def heads_forward(
     k_N: Tensor,
     exit_N: Tensor,
     left_P: Tensor,
-    plan: Plan,
+    plan: KernelPlan,
 ) -> None:
     """See ``reference.heads_forward``."""
-    blocks = plan.blocks or Blocks()
+    blocks = plan.blocks or BlockSizes()
     flows, rows = q_4N.shape[1], blocks.heads_rows
     wide, move = plan.split
     _heads_forward_kernel[(triton.cdiv(flows, rows),)](
@@ -284,11 +284,11 @@ def heads_backward(
     slopes_8N: Tensor,
     d_4N: Tensor,
     partial_PE: Tensor,
-    plan: Plan,
+    plan: KernelPlan,
 ) -> None:
     """See ``reference.heads_backward``."""
     wide, move = plan.split
-    blocks = plan.blocks or Blocks()
+    blocks = plan.blocks or BlockSizes()
     programs, width = partial_PE.shape
     _heads_backward_kernel[(programs, heads_groups(plan.split))](
         heads_NA, ends, slopes_8N, d_4N, partial_PE, d_4N.shape[1], programs,

@@ -16,13 +16,13 @@ from ..model.convergence import EarlyStop
 from .backward import Saved, gradients
 from .buffers import Buffers, allocate, zeros
 from .ops import Ops
-from .plan import Plan, slots
+from .plan import KernelPlan, slots
 from .weights import Half, Layer, Weights, halve
 
-__all__ = ["Ended", "Start", "run_loop"]
+__all__ = ["Ended", "LoopStart", "run_loop"]
 
 
-class Start(NamedTuple):
+class LoopStart(NamedTuple):
     """What the loop begins with, beside energies and weights; no gradient reaches any of it."""
 
     p_3N: Tensor
@@ -47,17 +47,23 @@ class Ended(NamedTuple):
 
 
 class _Rest(NamedTuple):
-    plan: Plan
+    plan: KernelPlan
     answer_w: Tensor
     answer_b: Tensor
-    start: Start
+    start: LoopStart
     dtype: torch.dtype
     ops: Ops
     keep: bool
 
 
 def run_loop(
-    plan: Plan, weights: Weights, e_N: Tensor, start: Start, *, dtype: torch.dtype, ops: Ops
+    plan: KernelPlan,
+    weights: Weights,
+    e_N: Tensor,
+    start: LoopStart,
+    *,
+    dtype: torch.dtype,
+    ops: Ops,
 ) -> Ended:
     """Run the loop.
 

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...device_math import gelu, gelu_both
-from .plan import Blocks, Plan, neuron_tile
+from .plan import BlockSizes, KernelPlan, neuron_tile
 
 __all__ = ["neuron_backward", "neuron_forward"]
 
@@ -108,10 +108,10 @@ def neuron_forward(
     out_NR: Tensor,
     most_P: Tensor,
     guarded_P: Tensor,
-    plan: Plan,
+    plan: KernelPlan,
 ) -> None:
     """See ``reference.neuron_forward``."""
-    blocks = plan.blocks or Blocks()
+    blocks = plan.blocks or BlockSizes()
     flows, rows = q_4N.shape[1], neuron_tile(blocks.neuron_rows, plan.neuron)
     _neuron_forward_kernel[(triton.cdiv(flows, rows),)](
         q_4N, alive_N, stop, flat, answer_w, answer_b, out_NR, most_P, guarded_P,
@@ -198,10 +198,10 @@ def neuron_backward(
     slopes_8N: Tensor,
     d_4N: Tensor,
     partial_PF: Tensor,
-    plan: Plan,
+    plan: KernelPlan,
 ) -> None:
     """See ``reference.neuron_backward``."""
-    blocks = plan.blocks or Blocks()
+    blocks = plan.blocks or BlockSizes()
     programs, width = partial_PF.shape
     _neuron_backward_kernel[(programs,)](
         q_4N, alive_N, stop, flat, du_NU, slopes_8N, d_4N, partial_PF, q_4N.shape[1], plan.clip,

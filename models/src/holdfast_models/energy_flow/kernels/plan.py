@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from ..model.settings import ConvergenceSettings
 from ..model.stepping import Parts
 
-__all__ = ["HEADS_TILE", "TILE", "Blocks", "Plan", "plan_for", "saved_bytes", "slots"]
+__all__ = ["HEADS_TILE", "TILE", "BlockSizes", "KernelPlan", "plan_for", "saved_bytes", "slots"]
 
 TILE = 512
 """Most columns of a gate that one program looks at."""
@@ -26,7 +26,7 @@ _SMALL = (
 )  # position, energy, slopes, noise, alive: bytes of a flow in a step
 
 
-class Blocks(NamedTuple):
+class BlockSizes(NamedTuple):
     """How the kernels are cut: what a search found fastest on an H200, at C = 512 and C = 1024."""
 
     neuron_rows: int = 64  # of a neuron with 32 units
@@ -45,7 +45,7 @@ class Blocks(NamedTuple):
     heads_programs: int = 2112
 
 
-class Plan(NamedTuple):
+class KernelPlan(NamedTuple):
     """All that holds for a run; plain numbers, so that a plan can name a captured graph."""
 
     steps: int
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
     reflect: bool
     clip: float
     convergence: ConvergenceSettings
-    blocks: Blocks | None = None  # None: plain torch, which needs one slot for each sum
+    blocks: BlockSizes | None = None  # None: plain torch, which needs one slot for each sum
 
     @property
     def row(self) -> int:
@@ -74,11 +74,11 @@ class Plan(NamedTuple):
         return sum(self.split)
 
 
-def plan_for(parts: Parts, steps: int, blocks: Blocks | None = None) -> Plan:
+def plan_for(parts: Parts, steps: int, blocks: BlockSizes | None = None) -> KernelPlan:
     """The plan of a run of these parts."""
     settings = parts.settings
     carrier = settings.carrier
-    return Plan(
+    return KernelPlan(
         steps=steps,
         layers=carrier.layers,
         hidden=carrier.hidden,
@@ -96,13 +96,13 @@ def plan_for(parts: Parts, steps: int, blocks: Blocks | None = None) -> Plan:
     )
 
 
-def saved_bytes(plan: Plan, itemsize: int) -> int:
+def saved_bytes(plan: KernelPlan, itemsize: int) -> int:
     """What one flow leaves behind for backward, in all steps."""
     wide = plan.row + 4 * plan.layers * plan.hidden + plan.heads
     return plan.steps * (wide * itemsize + _SMALL)
 
 
-def slots(kind: str, flows: int, plan: Plan) -> int:
+def slots(kind: str, flows: int, plan: KernelPlan) -> int:
     """How many programs of a kernel keep something of their own, P.
 
     Args:

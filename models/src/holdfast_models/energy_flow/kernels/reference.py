@@ -18,7 +18,7 @@ from ..model.carrier import bounded_input, bounded_move, new_energy
 from ..model.movement import move
 from ..model.noise import normals_N3
 from ..model.stepping import with_drift
-from .plan import Plan
+from .plan import KernelPlan
 
 __all__ = [
     "gates_backward",
@@ -48,7 +48,7 @@ def neuron_forward(
     out_NR: Tensor,
     most_P: Tensor,
     guarded_P: Tensor,
-    plan: Plan,
+    plan: KernelPlan,
 ) -> None:
     """The neuron's last hidden layer and the energy, into the first U columns of a row.
 
@@ -84,7 +84,7 @@ def neuron_backward(
     slopes_8N: Tensor,
     d_4N: Tensor,
     partial_PF: Tensor,
-    plan: Plan,
+    plan: KernelPlan,
 ) -> None:
     """Gradients of positions and energies before a step, and of the neuron's weights.
 
@@ -117,7 +117,7 @@ def gates_forward(
     alive_N: Tensor,
     stop: Tensor,
     most_P: Tensor,
-    plan: Plan,
+    plan: KernelPlan,
 ) -> None:
     """The next state of a layer.
 
@@ -143,7 +143,7 @@ def gates_backward(
     bias_G: Tensor,
     dh_NC: Tensor,
     partial_PG: Tensor,
-    plan: Plan,
+    plan: KernelPlan,
 ) -> None:
     """Gradients of the four products, in their place.
 
@@ -183,7 +183,7 @@ def heads_forward(
     k_N: Tensor,
     exit_N: Tensor,
     left_P: Tensor,
-    plan: Plan,
+    plan: KernelPlan,
 ) -> None:
     """Ends of the heads, new energies, movement, exits and counters.
 
@@ -236,7 +236,7 @@ def heads_backward(
     slopes_8N: Tensor,
     d_4N: Tensor,
     partial_PE: Tensor,
-    plan: Plan,
+    plan: KernelPlan,
 ) -> None:
     """Gradients of the heads' products, in their place.
 
@@ -270,7 +270,7 @@ def _neuron(q_4N: Tensor, flat: Tensor, wide: int) -> Tensor:
     return functional.gelu(functional.layer_norm(second, (wide,), gain2, shift2))
 
 
-def _read(q_4N: Tensor, active_N1: Tensor, flat: Tensor, plan: Plan) -> Tensor:
+def _read(q_4N: Tensor, active_N1: Tensor, flat: Tensor, plan: KernelPlan) -> Tensor:
     """What layer 0 of the GRU reads: the last hidden layer and the energy, ``[N, H + 1]``."""
     both = torch.cat((_neuron(q_4N, flat, plan.neuron), q_4N[3][:, None]), dim=1)
     return bounded_input(both.where(active_N1, 0.0), plan.clip)
@@ -288,7 +288,7 @@ def _state(gates_NG: Tensor, before_NC: Tensor | None, bias_G: Tensor) -> Tensor
     return new + update * (before_NC - new)
 
 
-def _ends(heads_NA: Tensor, ends: Tensor, plan: Plan) -> Tensor:
+def _ends(heads_NA: Tensor, ends: Tensor, plan: KernelPlan) -> Tensor:
     """What the heads say: a displacement on each axis and a change of energy, ``[4, N]``."""
     energy, move = plan.split
     bias_A, w_e, w_m, b_e, b_m = ends.split([energy + move, energy, 3 * move, 1, 3])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..model.carrier import GruLayer
 from ..model.stepping import Parts
-from .plan import Plan
+from .plan import KernelPlan
 
 __all__ = ["Half", "Layer", "Weights", "fold", "halve"]
 
@@ -65,7 +65,7 @@ class Half(NamedTuple):
     new_w: Tensor | None  # [2, C, C]: n_i and n_h
 
 
-def fold(parts: Parts, plan: Plan) -> Weights:
+def fold(parts: Parts, plan: KernelPlan) -> Weights:
     """Plain torch in fp32, so that autograd leads back.
 
     The coordinate map is multiplied into the neuron's first layer, its last layer into the input

@@ -14,7 +14,7 @@ from torch import Tensor
 from .collection import Collected, collect, project
 from .flows import Flows
 from .settings import ModelSettings
-from .stepping import Step
+from .stepping import FlowStep
 
 __all__ = ["Finished", "Stats", "Tally", "count", "finish"]
 
@@ -77,7 +77,7 @@ class Finished(NamedTuple):
     stats: Stats
 
 
-def count(tally: Tally, step: Step, spawned: Tensor | int, stopped: Tensor) -> Tally:
+def count(tally: Tally, step: FlowStep, spawned: Tensor | int, stopped: Tensor) -> Tally:
     """The counts with those of one more step."""
     return Tally(
         done=tally.done + step.left,

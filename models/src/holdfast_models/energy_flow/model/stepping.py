@@ -22,10 +22,10 @@ from .noise import Key, normal_N3
 from .settings import ModelSettings
 
 __all__ = [
+    "FlowStep",
     "LatticePass",
     "Parts",
     "Pushed",
-    "Step",
     "add_children",
     "advance",
     "push",
@@ -82,7 +82,7 @@ class Pushed(NamedTuple):
     guarded: Tensor
 
 
-class Step(NamedTuple):
+class FlowStep(NamedTuple):
     """What a step did, beside the flows themselves; nothing of it carries a gradient."""
 
     distance_N: Tensor  # how far each flow has come that is alive after it, 0 for the others
@@ -157,7 +157,7 @@ def advance(
     flows: Flows,
     active_N: Tensor,
     t: int,
-) -> tuple[Flows, Step]:
+) -> tuple[Flows, FlowStep]:
     """One step with its exits and deaths, see ``push``; births are up to the mode."""
     pushed = push(parts, lattice_pass, noise_3, flows, active_N, t)
     exit_N = torch.where(active_N, pushed.exit_N.to(flows.exit_N.dtype), 0)
@@ -169,7 +169,7 @@ def advance(
     going_N = active_N & ~left_N & ~died_N
     u_No, h_LNC = pushed.u_No.detach(), pushed.h_LNC.detach()
     e_N = flows.e_N1.detach()[:, 0].where(active_N, 0.0)
-    step = Step(
+    step = FlowStep(
         distance_N=pushed.distance_N.detach().where(going_N, 0.0),
         left=left_N.sum(),
         died=died_N.sum(),

@@ -22,7 +22,7 @@ from ..model.ending import Tally, count
 from ..model.flows import Flows, blank, join, slots_for_children, take
 from ..model.settings import FlowSettings
 from ..model.spawn import Placed, children, place_children
-from ..model.stepping import LatticePass, Parts, Step, advance, sigma_3
+from ..model.stepping import FlowStep, LatticePass, Parts, advance, sigma_3
 
 __all__ = ["bucket", "run_steps"]
 
@@ -76,7 +76,9 @@ def bucket(rows: int, total: int) -> int:
     return min(size for size in sizes if size >= rows)
 
 
-def _place(flows: Flows, step: Step, used_B: Tensor, slots: int, settings: FlowSettings) -> Placed:
+def _place(
+    flows: Flows, step: FlowStep, used_B: Tensor, slots: int, settings: FlowSettings
+) -> Placed:
     far_N, most = step.distance_N, settings.spawn_most
     count_N = children(far_N, flows.alive_N, settings.spawn_threshold, most)
     return place_children(far_N, count_N, flows.sample_N, used_B, slots=slots, most=most)

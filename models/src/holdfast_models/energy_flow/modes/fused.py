@@ -14,9 +14,9 @@ from torch import Tensor
 
 from holdfast import HoldfastError
 
-from ..kernels.loop import Ended, Start, run_loop
+from ..kernels.loop import Ended, LoopStart, run_loop
 from ..kernels.ops import Ops, ops_for, references
-from ..kernels.plan import Blocks, Plan, plan_for
+from ..kernels.plan import BlockSizes, KernelPlan, plan_for
 from ..kernels.support import unsupported, unsupported_by_kernels
 from ..kernels.weights import fold
 from ..model.collection import Collected
@@ -36,7 +36,7 @@ class FusedPass(NamedTuple):
 
     parts: Parts
     lattice_pass: LatticePass  # its scale is a tensor of one number
-    plan: Plan
+    plan: KernelPlan
     dtype: torch.dtype  # of states and products
     ops: Ops
 
@@ -63,7 +63,7 @@ def prepare(
         able = unsupported_by_kernels(parts.settings, device) is None
         ops = ops_for(device if able else torch.device("cpu"))
     by_kernels = device.type == "cuda" and ops is not references()
-    plan = plan_for(parts, lattice_pass.steps, Blocks() if by_kernels else None)
+    plan = plan_for(parts, lattice_pass.steps, BlockSizes() if by_kernels else None)
     key, scale = lattice_pass.key, lattice_pass.scale
     if device.type == "cuda" and not isinstance(key.step, Tensor):
         # On the device, so that a captured pass draws the same numbers.
@@ -114,7 +114,7 @@ def ended_flows(
         noise_T3N = prepared.ops.noise(streams, noise_3, begin, rows)
     scale = prepared.lattice_pass.scale
     assert isinstance(scale, Tensor)
-    start = Start(flows.p_N3.t(), noise_T3N, scale, k_N)
+    start = LoopStart(flows.p_N3.t(), noise_T3N, scale, k_N)
     ended = run_loop(
         plan, fold(parts, plan), flows.e_N1[:, 0], start, dtype=prepared.dtype, ops=prepared.ops
     )

@@ -21,7 +21,7 @@ DROPOUT = 0.1
 """Everywhere in the encoder and the decoder."""
 
 
-class Seen(NamedTuple):
+class AttendedKeys(NamedTuple):
     """Keys and values of what is attended to, split by heads: ``[B, H, Q, D/H]`` each."""
 
     keys: Tensor
@@ -38,13 +38,18 @@ class Attention(nn.Module):
         self.key_value = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
 
-    def see(self, x_BQD: Tensor) -> Seen:
+    def see(self, x_BQD: Tensor) -> AttendedKeys:
         """Keys and values of these places."""
         keys_BQD, values_BQD = self.key_value(x_BQD).chunk(2, dim=-1)
-        return Seen(self._split(keys_BQD), self._split(values_BQD))
+        return AttendedKeys(self._split(keys_BQD), self._split(values_BQD))
 
     def forward(
-        self, x_BPD: Tensor, seen: Seen, *, mask_BQ: Tensor | None = None, causal: bool = False
+        self,
+        x_BPD: Tensor,
+        seen: AttendedKeys,
+        *,
+        mask_BQ: Tensor | None = None,
+        causal: bool = False,
     ) -> Tensor:
         """What each place takes from the places seen.
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .attention import DROPOUT, Attention, FeedForward, Seen, Words, start_weights
+from .attention import DROPOUT, AttendedKeys, Attention, FeedForward, Words, start_weights
 from .settings import BridgeSettings
 
 # Wider than this the adapter of a large lattice would outgrow the model (S*S/2 weights).
@@ -23,8 +23,8 @@ _WIDEST_ADAPTER = 1024
 class Past(NamedTuple):
     """What writing the next piece needs of those before: per layer, pieces and memories seen."""
 
-    pieces: tuple[Seen, ...]
-    memories: tuple[Seen, ...]
+    pieces: tuple[AttendedKeys, ...]
+    memories: tuple[AttendedKeys, ...]
     places: int
 
     def pick(self, rows: Tensor) -> Past:
@@ -90,7 +90,7 @@ class TextDecoder(nn.Module):
         Several pieces at once are allowed where nothing was written before.
         """
         x_BPD = self.words(ids_BP, past.places)
-        pieces: list[Seen] = []
+        pieces: list[AttendedKeys] = []
         for number, layer in enumerate(self._layers):
             former = past.pieces[number] if past.pieces else None
             x_BPD, seen = layer(x_BPD, past.memories[number], former)
@@ -117,13 +117,15 @@ class DecoderLayer(nn.Module):
         self.norms = nn.ModuleList([nn.LayerNorm(width) for _ in range(3)])
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x_BPD: Tensor, memory: Seen, former: Seen | None) -> tuple[Tensor, Seen]:
+    def forward(
+        self, x_BPD: Tensor, memory: AttendedKeys, former: AttendedKeys | None
+    ) -> tuple[Tensor, AttendedKeys]:
         """The places after this layer, and all pieces it has seen."""
         norm1, norm2, norm3 = self.norms
         normed_BPD = norm1(x_BPD)
         seen = self.within.see(normed_BPD)
         if former is not None:
-            seen = Seen(
+            seen = AttendedKeys(
                 torch.cat((former.keys, seen.keys), dim=2),
                 torch.cat((former.values, seen.values), dim=2),
             )
@@ -133,5 +135,5 @@ class DecoderLayer(nn.Module):
         return x_BPD + self.dropout(self.forward_part(norm3(x_BPD))), seen
 
 
-def _picked(seen: tuple[Seen, ...], rows: Tensor) -> tuple[Seen, ...]:
-    return tuple(Seen(one.keys[rows], one.values[rows]) for one in seen)
+def _picked(seen: tuple[AttendedKeys, ...], rows: Tensor) -> tuple[AttendedKeys, ...]:
+    return tuple(AttendedKeys(one.keys[rows], one.values[rows]) for one in seen)

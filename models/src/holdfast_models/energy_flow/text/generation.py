@@ -32,7 +32,7 @@ class Marks(NamedTuple):
         return cls(vocabulary.pad, vocabulary.unknown, vocabulary.begin, vocabulary.end)
 
 
-class Written(NamedTuple):
+class WrittenTexts(NamedTuple):
     """Texts and how likely they are."""
 
     ids_BKP: Tensor
@@ -48,7 +48,7 @@ def search(
     length: int,
     beams: int = 1,
     temperature: float = 1.0,
-) -> Written:
+) -> WrittenTexts:
     """The likeliest texts of each surface, best first by the mean over their pieces.
 
     Args:
@@ -86,7 +86,7 @@ def search(
             break
     # The sum alone would favour the text that ends first.
     order_BK = (score_BK / size_BK).argsort(dim=1, descending=True, stable=True)
-    return Written(_beams(written_BKP, order_BK), score_BK.gather(1, order_BK))
+    return WrittenTexts(_beams(written_BKP, order_BK), score_BK.gather(1, order_BK))
 
 
 def _likely(logits_RV: Tensor, marks: Marks, temperature: float) -> Tensor:

@@ -17,7 +17,7 @@ _LONGEST = 128  # pieces of a text that are read
 _CHUNK = 1024  # texts split into pieces together
 
 
-class Pieces:
+class PackedPieces:
     """Numbers of texts, one after the other without the filling between them.
 
     Args:

@@ -44,7 +44,7 @@ _LONGEST_PART = 6  # characters of the beginnings and ends that stand for words 
 _CLOSING, _OPENING, _JOINING = ".,;:!?%)]}", "([{", "'\u2019-"
 
 
-class Encoded(NamedTuple):
+class EncodedTexts(NamedTuple):
     """Texts as numbers, filled up to the longest of them."""
 
     ids_BP: Tensor
@@ -129,7 +129,7 @@ class Vocabulary:
         """The pieces of a text, without begin and end."""
         return [piece for word in _words(text) for piece in self._split(word)]
 
-    def encode(self, texts: Sequence[str], *, length: int = 128) -> Encoded:
+    def encode(self, texts: Sequence[str], *, length: int = 128) -> EncodedTexts:
         """Numbers and mask of texts, each with begin and end, the rest filled with 0.
 
         Args:
@@ -143,7 +143,7 @@ class Vocabulary:
         longest = max(map(len, rows), default=0)
         filled = [row + [self.pad] * (longest - len(row)) for row in rows]
         ids_BP = torch.tensor(filled, dtype=torch.int64, device="cpu").reshape(len(rows), longest)
-        return Encoded(ids_BP, ids_BP != self.pad)
+        return EncodedTexts(ids_BP, ids_BP != self.pad)
 
     def decode(self, ids_BP: Tensor | Sequence[Sequence[int]]) -> list[str]:
         """The texts of rows of numbers, each up to its end; case and rare spacing are lost."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from holdfast import HoldfastError
 
-from ...answers import Verb, named_run, told_as, whole
+from ...answers import Verb, named_run, reported_as, whole
 from .runs import placed
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _generate(args: argparse.Namespace) -> int:
         print()
         return 0
     plain = args.output_file is None and args.format == "text"
-    with told_as(f"--output-file {args.output_file}"), _opened(args.output_file) as file:
+    with reported_as(f"--output-file {args.output_file}"), _opened(args.output_file) as file:
         for first in range(0, len(prompts), args.batch_size):
             some = prompts[first : first + args.batch_size]
             drawn = dataclasses.replace(how, seed=how.seed + first)
@@ -91,7 +91,7 @@ def _opened(path: str | None) -> contextlib.AbstractContextManager[TextIO]:
 def _prompts(args: argparse.Namespace) -> list[str]:
     found = list(args.prompt)
     if args.input_file is not None:
-        with told_as(f"--input-file {args.input_file}"):
+        with reported_as(f"--input-file {args.input_file}"):
             lines = Path(args.input_file).read_text(encoding="utf-8").splitlines()
         if not lines:
             raise HoldfastError(f"--input-file {args.input_file}: has no line; write one prompt")

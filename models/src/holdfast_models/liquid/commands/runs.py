@@ -70,13 +70,13 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _continual(args: argparse.Namespace) -> int:
-    from ..continual.scores import Scores
+    from ..continual.scores import TaskScores
     from ..recipe import read_table
 
     found = {run: read_table(Path(run), "continual") for run in args.run}
     lines: list[str] = []
     for run, table in found.items():
-        lines += [run, *(f"  {line}" for line in Scores.of(table).lines())]
+        lines += [run, *(f"  {line}" for line in TaskScores.of(table).lines())]
     width = max(map(len, found))
     if len(found) > 1:
         lines.append(" " * width + "".join(f"{name.replace('_', ' '):>20}" for name in _MEASURES))

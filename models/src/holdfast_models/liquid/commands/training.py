@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...answers import Verb, add_set, answer, changed, named_run, told_as, yaml_lines
+from ...answers import Verb, add_set, answer, changed, named_run, reported_as, yaml_lines
 from ..flags import add_flags, check_effect, overrides
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def _train(args: argparse.Namespace) -> int:
     words, settings = _settled(args)
     if args.save_config and os.environ.get("RANK", "0") == "0":
-        with told_as(f"--save-config {args.save_config}"):
+        with reported_as(f"--save-config {args.save_config}"):
             lines = [*yaml_lines(dataclasses.asdict(settings)), ""]
             Path(args.save_config).write_text("\n".join(lines), encoding="utf-8")
     line = ["train", "liquid", *(["--quiet"] if args.quiet else [])]

@@ -105,14 +105,14 @@ class Replay:
 
     def _slot(self, task: int) -> list[int]:
         """Slot of the next example of a task, by reservoir sampling; none if it is not kept."""
-        mine = self.slots[task]
+        own = self.slots[task]
         self.seen[task] += 1
-        if len(mine) < self.quota(task):
+        if len(own) < self.quota(task):
             used = {slot for slots in self.slots.values() for slot in slots}
-            mine.append(next(slot for slot in range(self.capacity) if slot not in used))
-            return mine[-1:]
+            own.append(next(slot for slot in range(self.capacity) if slot not in used))
+            return own[-1:]
         place = int(torch.randint(self.seen[task], (), generator=self._random))
-        return mine[place : place + 1]
+        return own[place : place + 1]
 
     def _shuffled(self, slots: list[int]) -> list[int]:
         order = torch.randperm(len(slots), generator=self._random)

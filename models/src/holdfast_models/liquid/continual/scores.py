@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Scores(nn.Module):
+class TaskScores(nn.Module):
     """Matrix R[i][j], the score on task j after training on task i, and what follows from it.
 
     A module without parameters: it is saved as others are.
@@ -26,7 +26,7 @@ class Scores(nn.Module):
         self.register_buffer("untrained", torch.full((len(names),), math.nan))
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Scores:
+    def of(cls, plain: Mapping[str, Any]) -> TaskScores:
         """Those that ``plain`` gave."""
         made = cls(plain["tasks"])
         rows = [plain["untrained"], *plain["after"]]
@@ -70,8 +70,8 @@ class Scores(nn.Module):
             cells = [each if isinstance(each, str) else f"{float(each):.4f}" for each in row]
             table.append("  ".join([f"{name:<{width}}", *(f"{cell:>{width}}" for cell in cells)]))
         measures = {name: v for name, v in self.plain().items() if isinstance(v, float)}
-        told = [f"{name.replace('_', ' ')} {value:+.4f}" for name, value in measures.items()]
-        return [*table, ", ".join(told)]
+        reported = [f"{name.replace('_', ' ')} {value:+.4f}" for name, value in measures.items()]
+        return [*table, ", ".join(reported)]
 
 
 def _known(value: Any) -> Any:

@@ -75,7 +75,7 @@ def open_data(settings: LiquidSettings) -> Opened:
         else:
             train = TaskSequence(tasks, settings.train.epochs or 1)
     bytes_per_token = getattr(tasks[0].validation, "bytes_per_token", 1.0)
-    about = (tasks, tasks[0].tokenizer, bytes_per_token, _told(tasks))
+    about = (tasks, tasks[0].tokenizer, bytes_per_token, _reported(tasks))
     return Opened(_sizes(settings, tasks), train, validation, *about)
 
 
@@ -138,7 +138,7 @@ def _sizes(settings: LiquidSettings, tasks: Sequence[TaskData]) -> Sizes:
     return Sizes("robotics", first.tensors["x"].shape[-1], first.tensors["y"].shape[-1])
 
 
-def _told(tasks: Sequence[TaskData]) -> str:
+def _reported(tasks: Sequence[TaskData]) -> str:
     if len(tasks) == 1:
         return f"{tasks[0].name}: {_count(tasks[0].train)} samples to train on"
     names = ", ".join(f"{task.name} ({_count(task.train)})" for task in tasks)

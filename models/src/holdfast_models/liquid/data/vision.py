@@ -94,8 +94,8 @@ def permuted(images: TensorRows, order: Tensor) -> TensorRows:
 
 def of_classes(images: TensorRows, classes: tuple[int, ...]) -> TensorRows:
     """The images of some classes, which keep their labels."""
-    mine = torch.isin(images.tensors["label"], torch.tensor(classes))
-    return TensorRows(**{name: rows[mine] for name, rows in images.tensors.items()})
+    own = torch.isin(images.tensors["label"], torch.tensor(classes))
+    return TensorRows(**{name: rows[own] for name, rows in images.tensors.items()})
 
 
 def _distances(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:

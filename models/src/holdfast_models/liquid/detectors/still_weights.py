@@ -8,7 +8,7 @@ import numpy as np
 
 from holdfast import Finding, Severity, Window
 
-from ...recorded_numbers import Record, RecordDetector, series
+from ...recorded_numbers import NotedNumbers, RecordDetector, series
 
 
 class StillWeights(RecordDetector):
@@ -84,7 +84,7 @@ class StillWeights(RecordDetector):
             evidence={"weights_moved": now["weights_moved"], "lr": rate, "loss": now.get("loss")},
         )
 
-    def _measured_copy(self, window: Window, now: Record) -> Finding | None:
+    def _measured_copy(self, window: Window, now: NotedNumbers) -> Finding | None:
         """Look at the last validations of weights that change."""
         losses = [one["loss"] for one in series(window, "validation", "loss")]
         losses = losses[-self.options.validations :]

@@ -22,9 +22,9 @@ import torch
 from torch.autograd import DeviceType
 from torch.utils.flop_counter import FlopCounterMode
 
-from holdfast.training import Place, Trainer
+from holdfast.training import ProcessDevice, Trainer
 
-from ...step_times import StepTimes, StepWatch, roofline, step_times
+from ...step_times import StepWatch, TimedSteps, roofline, step_times
 from ..data.opening import open_data
 from ..data.tensor_rows import first_batch
 from ..generation import Sampling, generate
@@ -45,7 +45,7 @@ def training(
     *,
     warm: int,
     steps: int,
-    without: StepTimes | None = None,
+    without: TimedSteps | None = None,
 ) -> dict[str, Any]:
     """Tokens per second of whole training steps, and on a GPU what the device did meanwhile.
 
@@ -56,13 +56,13 @@ def training(
         steps: that are timed.
         without: the same steps without trainer and guard, to tell what those cost.
     """
-    place = Place(torch.device(device))
+    place = ProcessDevice(torch.device(device))
     if place.device.type == "cuda":  # what an earlier run left is none of this one's memory
         gc.collect()
         torch.cuda.empty_cache()
     watch = StepWatch(place.device, warm=warm, steps=steps)
-    told = {"train.steps": watch.last, "train.device": device, "train.holdfast.run.quiet": True}
-    settings = changed(settings, told | {"pictures": False, "self_check": False})
+    reported = {"train.steps": watch.last, "train.device": device, "train.holdfast.run.quiet": True}
+    settings = changed(settings, reported | {"pictures": False, "self_check": False})
     train = settings.train
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         task = build(settings, place)
@@ -70,7 +70,7 @@ def training(
         task.validation = task.opened = task.ended = None
         result = Trainer.of(task, train, run_dir=Path(folder) / "run", name="liquid").fit()
     tokens = train.data.batch * settings.data.sequence_length * train.accumulate
-    found = watch.times.told(tokens, "tokens", without) | {"skipped": result.skipped}
+    found = watch.times.reported(tokens, "tokens", without) | {"skipped": result.skipped}
     half = _half(train.precision, place.device) or torch.float32
     found |= roofline(tokens * _flops(settings), watch.times.median, place.device, half)
     if place.device.type == "cuda":
@@ -81,12 +81,12 @@ def training(
     return found
 
 
-def bare(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> StepTimes:
+def bare(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> TimedSteps:
     """The same steps without trainer and guard."""
     settings = dataclasses.replace(settings, self_check=False)
     place, train = torch.device(device), settings.train
     with contextlib.redirect_stdout(sys.stderr):
-        task = build(settings, Place(place))
+        task = build(settings, ProcessDevice(place))
     net = task.model.to(place).train()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-6, fused=True)
     if task.prepared is not None:

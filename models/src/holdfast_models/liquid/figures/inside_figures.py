@@ -100,8 +100,8 @@ def fast_weights(fast_UK: Sequence[Floats], recorded: Mapping[str, Curve]) -> Fi
     line(right, recorded.get("fast_norm"), "norm of all fast weights", BLUE)
     line(right, recorded.get("fast_change"), "mean change in an update", ORANGE)
     bound = recorded.get("fast_at_bound", Curve([], []))
-    told = f", {bound.values[-1]:.0%} at the bound" if bound.values else ", nothing recorded"
-    label(right, "optimizer step", title=f"Over training{told}")
+    reported = f", {bound.values[-1]:.0%} at the bound" if bound.values else ", nothing recorded"
+    label(right, "optimizer step", title=f"Over training{reported}")
     if right.lines:
         # Updates that change nothing are drawn at the bottom, too.
         right.set_yscale("symlog", linthresh=1e-8)

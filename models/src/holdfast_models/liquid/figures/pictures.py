@@ -62,8 +62,10 @@ def _drawn(folder: Path, seen: Seen, task: str) -> Iterator[Any]:
         figure = inside.fast_weights(seen.fast_UK, curves.training)
         yield Drawn("fast_weights", "Fast weights", caption, figure)
     if scores:
-        told = [f"{name} {value:+.3f}" for name, value in scores.items() if type(value) is float]
-        caption = f"Bold: right after its own training; {', '.join(told).replace('_', ' ')}."
+        reported = [
+            f"{name} {value:+.3f}" for name, value in scores.items() if type(value) is float
+        ]
+        caption = f"Bold: right after its own training; {', '.join(reported).replace('_', ' ')}."
         yield Drawn("tasks", "Scores of all tasks", caption, run_figures.task_scores(scores))
 
 

@@ -62,8 +62,8 @@ def compared(
             found.append([torch.cat([x.detach().flatten() for x in xs]) for xs in (values, grads)])
     plain, fused = found
     return tuple(
-        float((mine - theirs).norm() / theirs.norm())
-        for mine, theirs in zip(fused, plain, strict=True)
+        float((own - theirs).norm() / theirs.norm())
+        for own, theirs in zip(fused, plain, strict=True)
     )  # type: ignore[return-value]
 
 

@@ -129,11 +129,11 @@ class Block(nn.Module):
 
         scale_BTU = None if self.path is None else self.path.tau_scale(sent.mamba_BTH)
         l_BTU, new["liquid"] = liquid(old.get("liquid"), scale_BTU)
-        told, opening_BTG = Sent(), None
+        reported, opening_BTG = Sent(), None
         if self.path is not None:
             mixed = self.path(l_BTU, encoded, liquid, old, new)
             out_BTH, l_BTU = x_BTH + self.dropout(mixed.y_BTH), mixed.liquid_BTU
-            told, opening_BTG = mixed.sent, mixed.opening_BTG
+            reported, opening_BTG = mixed.sent, mixed.opening_BTG
         else:
             assert self.plain is not None
             out_BTH = self.plain(x_BTH, l_BTU, s_BTK)
@@ -143,7 +143,7 @@ class Block(nn.Module):
         if isinstance(self.synapses, PlasticLinear):
             self.synapses.observe(l_BTU)
         inside = Inside(encoded.rate_BTK, encoded.near, l_BTU, driven_BTU, opening_BTG)
-        return out_BTH, new, told, inside
+        return out_BTH, new, reported, inside
 
 
 def lif_options(settings: ModelSettings) -> dict[str, Any]:

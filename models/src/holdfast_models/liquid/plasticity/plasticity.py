@@ -22,7 +22,7 @@ from ..graphed import Graphed
 from .meta import MetaController
 from .rules import RULES, make_rule
 from .synapses import PlasticLinear, events_of
-from .timing import Change, RuleParameters
+from .timing import RuleParameters, WeightChange
 
 
 class Plasticity(nn.Module):
@@ -138,7 +138,7 @@ class Plasticity(nn.Module):
         records = list(zip(recorded[::2], recorded[1::2], strict=True))
         for pre_BTK, h_BTU in records:
             allowed = allowed & pre_BTK.isfinite().all() & h_BTU.isfinite().all()
-        changes, moves = list[tuple[Change, RuleParameters]](), list[Tensor]()
+        changes, moves = list[tuple[WeightChange, RuleParameters]](), list[Tensor]()
         for number, (pre_BTK, h_BTU) in enumerate(records):
             rule, post_BTU = self.rules[number], events_of(h_BTU)
             rule.advance(post_BTU, allowed)
@@ -184,7 +184,7 @@ class Plasticity(nn.Module):
         self._gradients[number] = weight.grad
 
 
-def _derivatives(change: Change, now: RuleParameters) -> Tensor:
+def _derivatives(change: WeightChange, now: RuleParameters) -> Tensor:
     """Derivatives of ``eta * dW`` in the order of ``RuleParameters``, (P, U, K)."""
     by_tau = [now.eta * change.by_tau_plus_UK, now.eta * change.by_tau_minus_UK]
     by_amplitude = [now.eta * change.plus_UK, -now.eta * change.minus_UK]

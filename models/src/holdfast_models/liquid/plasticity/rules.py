@@ -13,7 +13,7 @@ from torch import Tensor
 
 from holdfast import HoldfastError
 
-from .timing import Change, PairRule, RuleParameters, TripletRule
+from .timing import PairRule, RuleParameters, TripletRule, WeightChange
 
 
 class HomeostaticRule(PairRule):
@@ -43,7 +43,7 @@ class HomeostaticRule(PairRule):
 
     def change(
         self, pre_BTK: Tensor, post_BTU: Tensor, fast_UK: Tensor, now: RuleParameters
-    ) -> Change:
+    ) -> WeightChange:
         """Pairs are plus and minus, the scaling is other."""
         excess_U1 = (self.rate_U - self.target_rate).unsqueeze(1)
         pairs = super().change(pre_BTK, post_BTU, fast_UK, now)
@@ -72,12 +72,12 @@ class BCMRule(PairRule):
 
     def change(
         self, pre_BTK: Tensor, post_BTU: Tensor, fast_UK: Tensor, now: RuleParameters
-    ) -> Change:
+    ) -> WeightChange:
         """Everything is other."""
         x_BK, y_BU = pre_BTK.mean(1), post_BTU.mean(1)
         drive_BU = y_BU * (y_BU - self.threshold_U)
         none_UK = torch.zeros_like(fast_UK)
-        return Change(none_UK, none_UK, drive_BU.T @ x_BK / len(x_BK), none_UK, none_UK)
+        return WeightChange(none_UK, none_UK, drive_BU.T @ x_BK / len(x_BK), none_UK, none_UK)
 
 
 def _follow(average_U: Tensor, value_U: Tensor, time: float, allowed: Tensor) -> None:

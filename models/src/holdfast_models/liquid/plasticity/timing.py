@@ -25,7 +25,7 @@ class RuleParameters(NamedTuple):
     a_minus: Tensor | float = 0.00525
 
 
-class Change(NamedTuple):
+class WeightChange(NamedTuple):
     """Parts of dW, and its derivatives with respect to both tau (0 unless asked for)."""
 
     plus_UK: Tensor
@@ -81,7 +81,7 @@ class PairRule(nn.Module):
 
     def change(
         self, pre_BTK: Tensor, post_BTU: Tensor, fast_UK: Tensor, now: RuleParameters
-    ) -> Change:
+    ) -> WeightChange:
         """Pairs are plus and minus; triplets, in the rule that counts them, are other."""
         pre_trace_BTK, pre_slope_BTK = past_trace(pre_BTK, now.tau_plus, self.slopes)
         post_trace_BTU, post_slope_BTU = past_trace(post_BTU, now.tau_minus, self.slopes)
@@ -99,7 +99,7 @@ class PairRule(nn.Module):
         if self.slopes:
             by_plus_UK = up_UK * correlation(at_post_BTU, pre_slope_BTK)
             by_minus_UK = -down_UK * correlation(post_slope_BTU, at_pre_BTK)
-        return Change(plus_UK, minus_UK, other_UK, by_plus_UK, by_minus_UK)
+        return WeightChange(plus_UK, minus_UK, other_UK, by_plus_UK, by_minus_UK)
 
     def _triplets(self, pre_BTK: Tensor, post_BTU: Tensor) -> tuple[Tensor, Tensor] | None:
         """Post and pre events weighed by slow traces of their own kind; None: only pairs count."""

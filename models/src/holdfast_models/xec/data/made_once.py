@@ -46,8 +46,8 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 def name_of(what: str, *decides: Any) -> str:
     """A name of what is decided by these plain values."""
-    told = json.dumps(decides, sort_keys=True, default=str)
-    return f"{what}-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    reported = json.dumps(decides, sort_keys=True, default=str)
+    return f"{what}-{hashlib.sha256(reported.encode()).hexdigest()[:16]}"
 
 
 def stamps(files: Iterable[str | os.PathLike[str]]) -> list[tuple[str, int, int]]:

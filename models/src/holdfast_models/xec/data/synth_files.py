@@ -25,7 +25,7 @@ from .synthetic import GROUP, generate
 FILE_EVENTS = 32768
 _BASKET = 2 * GROUP  # events that are compressed, and later read, together
 _VERSION = 1  # of the generator: another one makes other events of the same settings
-_TOLD = 10.0  # seconds between two lines
+_REPORTED = 10.0  # seconds between two lines
 _DTYPES = {torch.float32: np.float32, torch.int64: np.int32, torch.bool: np.bool_}
 
 Say = Callable[[str], None]
@@ -97,11 +97,11 @@ def _blocks(
     settings: SynthSettings, count: int, first: int, device: str, name: str, say: Say | None
 ) -> Iterator[dict[str, Tensor]]:
     """Events, with a line about the progress now and then and at the end."""
-    begin = told = time.monotonic()
+    begin = reported = time.monotonic()
     for done in range(0, count, _BASKET):
         size = min(_BASKET, count - done)
         yield generate(settings, size, first=first + done, device=device)
         done, now = done + size, time.monotonic()
-        if say is not None and (now - told >= _TOLD or done == count):
+        if say is not None and (now - reported >= _REPORTED or done == count):
             say(f"data: {name}: {done} of {count} events, {done / max(now - begin, 1e-9):.0f}/s")
-            told = now
+            reported = now

@@ -92,8 +92,8 @@ def dead_sensors(settings: SynthSettings, run: int | None = None) -> Tensor:
             block = inner[row * rows : (row + 1) * rows, column * columns : (column + 1) * columns]
             dead_S[block.flatten()] = True
     if run is not None and settings.dead_per_run:
-        mine = _Random(settings.seed, "dead in run", run, "cpu").order(layout.SENSORS)
-        dead_S[mine[: settings.dead_per_run]] = True
+        own = _Random(settings.seed, "dead in run", run, "cpu").order(layout.SENSORS)
+        dead_S[own[: settings.dead_per_run]] = True
     return dead_S
 
 
@@ -227,8 +227,8 @@ def _corrupt(made: dict[str, Tensor], random: _Random, share: float) -> None:
         hit_BS = random.uniform(*made[key].shape)
         for part, value in enumerate((math.nan, math.inf, -math.inf)):
             low = part * _CORRUPTED_SENSORS / 3
-            mine_BS = (hit_BS >= low) & (hit_BS < low + _CORRUPTED_SENSORS / 3) & there_B1
-            made[key].masked_fill_(mine_BS, value)
+            own_BS = (hit_BS >= low) & (hit_BS < low + _CORRUPTED_SENSORS / 3) & there_B1
+            made[key].masked_fill_(own_BS, value)
 
 
 class _Random:

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from holdfast import HoldfastError
-from holdfast.training import Place, Trainer
+from holdfast.training import ProcessDevice, Trainer
 
 from ..data.events import open_events
 from ..data.synth_files import ensure_synth
@@ -25,7 +25,7 @@ from ..run_settings import RegressorRun
 WAYS = ("from scratch", "pretrained")
 
 
-class Comparison(NamedTuple):
+class PretrainingComparison(NamedTuple):
     """Validation numbers of every run: by labels and way, one for each seed."""
 
     runs: dict[tuple[int, str], list[dict[str, float]]]
@@ -34,7 +34,7 @@ class Comparison(NamedTuple):
         """Mean and spread over the seeds, of losses and resolutions."""
         found: dict[tuple[int, str], dict[str, tuple[float, float]]] = {}
         for key, seeds in self.runs.items():
-            names = [name for name in seeds[0] if _told(name)]
+            names = [name for name in seeds[0] if _reported(name)]
             columns = {name: [one.get(name, math.nan) for one in seeds] for name in names}
             found[key] = {
                 name: (statistics.fmean(v), statistics.stdev(v) if len(v) > 1 else 0.0)
@@ -75,7 +75,7 @@ def compare_pretraining(
     seeds: Sequence[int],
     out: str,
     say: Callable[[str], None],
-) -> Comparison:
+) -> PretrainingComparison:
     """Train both ways for each number of labels and each seed, as long as the settings say.
 
     Args:
@@ -99,7 +99,7 @@ def compare_pretraining(
                 folder = Path(out) / f"{len(events)}_{way.replace(' ', '_')}_{seed}"
                 numbers = _trained(settings, events, validation, way, seed, folder)
                 found.setdefault((len(events), way), []).append(numbers)
-    return Comparison(found)
+    return PretrainingComparison(found)
 
 
 def _events(settings: RegressorRun, say: Callable[[str], None]) -> list[Any]:
@@ -142,7 +142,7 @@ def _trained(
     # What a run prints is not the answer.
     with contextlib.redirect_stdout(sys.stderr), torch.random.fork_rng():
         torch.manual_seed(seed)
-        task = task_of(settings, Place(torch.device("cpu")), events, validation)
+        task = task_of(settings, ProcessDevice(torch.device("cpu")), events, validation)
         task = dataclasses.replace(task, improved=None, ended=None)
         result = Trainer.of(task, train, run_dir=folder, name="xec.reg").fit()
     if result.interrupted:
@@ -150,5 +150,5 @@ def _trained(
     return dict(result.validation)
 
 
-def _told(name: str) -> bool:
+def _reported(name: str) -> bool:
     return name == "loss" or "res_68" in name or "resolution" in name or name.endswith("_68pct")

@@ -73,8 +73,8 @@ def as_columns(rows: Mapping[str, Tensor | Floats]) -> dict[str, Floats]:
 
 def known_rows(columns: Columns, task: str) -> dict[str, Floats]:
     """The rows in which predictions and truth of a task are finite numbers, and no sentinels."""
-    mine = [columns[f"{side}_{name}"] for name in QUANTITIES[task] for side in _SIDES]
-    known = np.logical_and.reduce([_known(one) for one in mine])
+    own = [columns[f"{side}_{name}"] for name in QUANTITIES[task] for side in _SIDES]
+    known = np.logical_and.reduce([_known(one) for one in own])
     return {name: column[known] for name, column in columns.items()}
 
 

@@ -23,7 +23,7 @@ _TOGETHER = 2_000_000  # numbers drawn at once
 _FEWEST, _FEWEST_IN_BIN = 50, 5  # rows to fit two Gaussians to; rows of one point of a profile
 
 
-class Core(NamedTuple):
+class FittedCore(NamedTuple):
     """A Gaussian fitted to the rows within two sigma of its mean."""
 
     mean: float
@@ -51,7 +51,7 @@ class DoubleGaussian(NamedTuple):
         return _two_gaussians(x, *self.values)
 
 
-class Profile(NamedTuple):
+class BinnedResiduals(NamedTuple):
     """Residuals in bins of another quantity; NaN in bins that hold too few rows."""
 
     centre: Floats
@@ -117,7 +117,7 @@ def half_width(values: Floats) -> Floats:
     return (high - low) / 2
 
 
-def core_fit(values: Floats) -> Core:
+def core_fit(values: Floats) -> FittedCore:
     """Fit a Gaussian to the rows within two sigma, moving the window until it stays.
 
     The likelihood of a Gaussian cut at two sigma is largest where mean and variance of the rows
@@ -126,7 +126,7 @@ def core_fit(values: Floats) -> Core:
     values = np.asarray(values, dtype=np.float64)
     nan = float("nan")
     if len(values) < 3:
-        return Core(nan, nan, nan, nan, len(values))
+        return FittedCore(nan, nan, nan, nan, len(values))
     mean, sigma = float(np.median(values)), effective_sigma(values)
     inside = values
     for _ in range(_ROUNDS):
@@ -139,7 +139,7 @@ def core_fit(values: Floats) -> Core:
             break
     rows = max(len(inside), 1)
     errors = sigma / np.sqrt(_CUT_VARIANCE * rows), sigma / np.sqrt(_CUT_SQUARE * rows)
-    return Core(mean, sigma, float(errors[0]), float(errors[1]), len(inside))
+    return FittedCore(mean, sigma, float(errors[0]), float(errors[1]), len(inside))
 
 
 def double_gaussian(values: Floats, *, bins: int = 100) -> DoubleGaussian | None:
@@ -167,7 +167,7 @@ def double_gaussian(values: Floats, *, bins: int = 100) -> DoubleGaussian | None
     return DoubleGaussian(found * unit + shift, errors * unit, float((left**2).sum()), ndf)
 
 
-def profile(along: Floats, residuals: Floats, *, bins: int = 20) -> Profile:
+def profile(along: Floats, residuals: Floats, *, bins: int = 20) -> BinnedResiduals:
     """Bias and 68 % width of residuals in bins of equal width of another quantity.
 
     The bins span all but the outermost percent of the rows; errors are bootstrapped.
@@ -177,11 +177,11 @@ def profile(along: Floats, residuals: Floats, *, bins: int = 20) -> Profile:
     bias, bias_error, width, width_error = np.full((4, bins), np.nan)
     counts = np.bincount(which[(which >= 0) & (which < bins)], minlength=bins)
     for one in np.flatnonzero(counts >= _FEWEST_IN_BIN):
-        mine = residuals[which == one]
-        bias[one], bias_error[one] = mine.mean(), mine.std(ddof=1) / np.sqrt(len(mine))
-        width[one], width_error[one] = half_width(mine), bootstrap_error(mine, half_width)
+        own = residuals[which == one]
+        bias[one], bias_error[one] = own.mean(), own.std(ddof=1) / np.sqrt(len(own))
+        width[one], width_error[one] = half_width(own), bootstrap_error(own, half_width)
     centre = (edges[1:] + edges[:-1]) / 2
-    return Profile(centre, bias, bias_error, width, width_error, counts)
+    return BinnedResiduals(centre, bias, bias_error, width, width_error, counts)
 
 
 def energy_resolution(true: Floats, predicted: Floats, *, bins: int = 20) -> EnergyResolution:
@@ -190,8 +190,8 @@ def energy_resolution(true: Floats, predicted: Floats, *, bins: int = 20) -> Ene
     edges, which = _bins(true, bins)
     points: list[tuple[float, float, float]] = []
     for one in range(bins):
-        mine = which == one
-        core = core_fit((predicted[mine] - true[mine]) / true[mine])
+        own = which == one
+        core = core_fit((predicted[own] - true[own]) / true[own])
         if core.rows >= _FEWEST_IN_BIN and core.sigma > 0:
             points.append((float((edges[one] + edges[one + 1]) / 2), core.sigma, core.sigma_error))
     energy, sigma, error = np.array(points).reshape(-1, 3).T

@@ -87,7 +87,7 @@ class BaselineRow(NamedTuple):
     ridge: float
 
 
-class Baseline(NamedTuple):
+class RidgeTable(NamedTuple):
     """The table, and how many events it is from."""
 
     trained: int
@@ -110,7 +110,7 @@ class Baseline(NamedTuple):
         return {**self._asdict(), "rows": [row._asdict() for row in self.rows]}
 
 
-def baseline(train: Events, test: Events) -> Baseline:
+def baseline(train: Events, test: Events) -> RidgeTable:
     """Fit on some events, measure on others."""
     columns = Ridge.fit(train).predict(test)
     known = _columns(_targets(train), "true") | {"true_timing": _array(train["timing"])}
@@ -138,7 +138,7 @@ def baseline(train: Events, test: Events) -> Baseline:
     add("opening angle", "deg", {side: opening_angle(one) for side, one in both.items()})
     timing = {side: 1e12 * residual_of(one, "timing") for side, one in both.items()}
     add("timing, true place known", "ps", timing)
-    return Baseline(len(known["true_u"]), len(columns["pred_u"]), tuple(rows))
+    return RidgeTable(len(known["true_u"]), len(columns["pred_u"]), tuple(rows))
 
 
 def features(npho: Floats | Tensor) -> Floats:

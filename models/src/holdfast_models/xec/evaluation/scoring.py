@@ -36,7 +36,7 @@ class Score(NamedTuple):
     """Statistical, of the three numbers before."""
 
 
-class Scores(NamedTuple):
+class PredictorScores(NamedTuple):
     """Every predictor on every group."""
 
     rows: tuple[Score, ...]
@@ -56,16 +56,16 @@ class Scores(NamedTuple):
         lines = [head + "".join(f"{name:>21}" for name in ("MAE", "RMSE", "bias"))]
         for row in self.rows:
             numbers = zip((row.mae, row.rmse, row.bias), row.errors, strict=True)
-            told = "".join(f"{value:>11.4g} +- {error:<6.2g}" for value, error in numbers)
-            lines.append(f"{row.predictor:<{wide}}  {row.group:<16}{row.sensors:>9,}{told}")
+            reported = "".join(f"{value:>11.4g} +- {error:<6.2g}" for value, error in numbers)
+            lines.append(f"{row.predictor:<{wide}}  {row.group:<16}{row.sensors:>9,}{reported}")
         return lines
 
     def plain(self) -> list[dict[str, Any]]:
         """For JSON: what is no number is null."""
         keys = ("mae_error", "rmse_error", "bias_error")
         rows = [row._asdict() for row in self.rows]
-        told = [row | dict(zip(keys, row.pop("errors"), strict=True)) for row in rows]
-        return finite_only(told)
+        reported = [row | dict(zip(keys, row.pop("errors"), strict=True)) for row in rows]
+        return finite_only(reported)
 
 
 def score(
@@ -73,7 +73,7 @@ def score(
     predictions: Mapping[str, Floats],
     face_R: NDArray[np.integer[Any]],
     event_R: NDArray[np.integer[Any]],
-) -> Scores:
+) -> PredictorScores:
     """Compare predictors on the same hidden sensors.
 
     Args:
@@ -99,10 +99,12 @@ def score(
                 mae, rmse, bias = mean_G3[g].tolist()
                 errors = tuple(error_G3[g].tolist())
                 rows.append(Score(predictor, name, int(count_G[g]), mae, rmse, bias, errors))
-    return Scores(tuple(rows))
+    return PredictorScores(tuple(rows))
 
 
-def score_hidden(truth_BS: Tensor, hidden_BS: Tensor, predictions: Mapping[str, Tensor]) -> Scores:
+def score_hidden(
+    truth_BS: Tensor, hidden_BS: Tensor, predictions: Mapping[str, Tensor]
+) -> PredictorScores:
     """The same of values of all sensors, on those that were hidden."""
     event_R, sensor_R = (one.cpu().numpy() for one in hidden_BS.nonzero(as_tuple=True))
     truth_R, *said = (

@@ -25,18 +25,18 @@ def dead_channels(dead_BS: Floats) -> Drawn:
     image = draw_tank(panel, share_S, norm=Normalize(1e-6, 1), colours=colours)
     color_bar(panel, image, "share of events in which the sensor is dead", shrink=0.6)
     by_face = {face: int(always_S[sensors_of(face)].sum()) for face in FACES}
-    told = ", ".join(f"{face} {number}" for face, number in by_face.items() if number)
+    reported = ", ".join(f"{face} {number}" for face, number in by_face.items() if number)
     dead, touched = int(always_S.sum()), int((share_S > 0).sum())
     title = f"Dead sensors: {dead} always ({dead / SENSORS:.1%}), {touched - dead} at times"
     panel.set_title(title, fontsize=11)
-    caption = f"{title}. Always dead, by face: {told or 'none'}."
+    caption = f"{title}. Always dead, by face: {reported or 'none'}."
     return Drawn("dead_channels", "Dead channels", caption, figure)
 
 
 def input_distributions(x_BSC: Floats, npho_valid_BS: Floats, time_valid_BS: Floats) -> Drawn:
     """What the network sees: normalised photons and times by face, where they are valid."""
     figure, panels = paper(1, 2, size=(6.0, 3.9))
-    told: list[str] = []
+    reported: list[str] = []
     for at, (panel, channel) in enumerate(zip(panels, _CHANNELS, strict=True)):
         valid_BS = (npho_valid_BS, time_valid_BS)[at].astype(bool)
         every = finite(x_BSC[..., at][valid_BS])
@@ -53,8 +53,12 @@ def input_distributions(x_BSC: Floats, npho_valid_BS: Floats, time_valid_BS: Flo
         panel.set_ylim(0.5 / max(len(every), 10), 1.0)  # before: no values have no logarithm
         panel.set_yscale("log")
         panel.legend(fontsize=8, frameon=False)
-        told.append(f"{channel} {low:.2g} to {high:.2g} ({valid_BS.mean():.0%} of sensors valid)")
-    caption = f"99.9 % of the inputs lie within: {'; '.join(told)}. Around 1 in size is healthy."
+        reported.append(
+            f"{channel} {low:.2g} to {high:.2g} ({valid_BS.mean():.0%} of sensors valid)"
+        )
+    caption = (
+        f"99.9 % of the inputs lie within: {'; '.join(reported)}. Around 1 in size is healthy."
+    )
     return Drawn("input_distributions", "Input distributions", caption, figure)
 
 

@@ -18,7 +18,7 @@ _LARGEST = 9e9  # anything above means that files hold no value
 _LIT = 100.0  # photons below which a time means nothing
 
 
-class Event(NamedTuple):
+class ShownEvent(NamedTuple):
     """One event as it is drawn: photons and seconds as in files; energies in GeV, places in cm."""
 
     npho_S: Floats
@@ -32,7 +32,7 @@ class Event(NamedTuple):
     loss: float | None = None
 
 
-def event_of(arrays: Mapping[str, Floats], *, loss: float | None = None) -> Event:
+def event_of(arrays: Mapping[str, Floats], *, loss: float | None = None) -> ShownEvent:
     """An event from arrays by the names of batches and of predictions."""
     uvw = [np.array([arrays[f"{side}_{name}"] for name in "uvw"], dtype=np.float64)
            if f"{side}_u" in arrays else None for side in ("true", "pred")]  # fmt: skip
@@ -43,10 +43,10 @@ def event_of(arrays: Mapping[str, Floats], *, loss: float | None = None) -> Even
     ids = [arrays.get(name, arrays.get(f"{name}_id")) for name in ("run", "event")]
     run, number = (None if one is None else int(one) for one in ids)
     time_S = arrays.get("time", np.full(SENSORS, np.nan))
-    return Event(arrays["npho"], time_S, run, number, true, uvw[1], true_gev, pred_gev, loss)
+    return ShownEvent(arrays["npho"], time_S, run, number, true, uvw[1], true_gev, pred_gev, loss)
 
 
-def event_display(event: Event, *, name: str = "event") -> Drawn:
+def event_display(event: ShownEvent, *, name: str = "event") -> Drawn:
     """Draw one event: photons on the left, times on the right."""
     npho_S, time_S = (np.asarray(one, dtype=np.float64) for one in (event.npho_S, event.time_S))
     dead_S = ~(np.isfinite(npho_S) & (npho_S < _LARGEST))
@@ -84,12 +84,12 @@ def event_display(event: Event, *, name: str = "event") -> Drawn:
     return Drawn(name, title.split("\n")[0], caption.replace("\n", ", "), figure)
 
 
-def _title(event: Event) -> str:
+def _title(event: ShownEvent) -> str:
     loss = None if event.loss is None else f"{event.loss:.4g}"
     facts = {"run": event.run, "event": event.number, "loss": loss}
     parts = [f"{name} {value}" for name, value in facts.items() if value is not None]
     lines = [", ".join(parts) or "event"]
-    told: list[str] = []
+    reported: list[str] = []
     for who, energy, uvw in (
         ("true", event.true_energy, event.true_uvw),
         ("predicted", event.pred_energy, event.pred_uvw),
@@ -98,5 +98,5 @@ def _title(event: Event) -> str:
         if uvw is not None:
             what.append("(u, v, w) = ({:.1f}, {:.1f}, {:.1f}) cm".format(*uvw))
         if what:
-            told.append(f"{who} {' at '.join(what)}")
-    return "\n".join([*lines, "; ".join(told)]) if told else lines[0]
+            reported.append(f"{who} {' at '.join(what)}")
+    return "\n".join([*lines, "; ".join(reported)]) if reported else lines[0]

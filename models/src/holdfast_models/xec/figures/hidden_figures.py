@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm, Normalize
 
 from ...drawing import BLUE, GREEN, GREY, Drawn, label
 from ..evaluation.resolution import bootstrap_error, core_fit, effective_sigma
-from ..evaluation.scoring import DECADES, Scores
+from ..evaluation.scoring import DECADES, PredictorScores
 from ..geometry.layout import FACES
 from .drawing import Floats, color_bar, finite, grouped_bars, paper
 from .tank import draw_tank
@@ -78,7 +78,7 @@ def residuals(truth_R: Floats, predicted_R: Floats, face_R: Floats) -> Drawn:
     return Drawn("inpainting_residuals", "Filling of hidden sensors", caption, figure)
 
 
-def baselines(scores: Scores) -> Drawn:
+def baselines(scores: PredictorScores) -> Drawn:
     """The model beside the fillings that learn nothing, by face and by photons."""
     figure, panels = paper(1, 2, size=(7.0, 3.9))
     found = {name: scores.of(name) for name in scores.predictors()}
@@ -108,8 +108,12 @@ def _face(panel: Axes, face: str, pull: Floats) -> None:
     middle = float(np.median(pull)) if len(pull) else 0.0
     panel.hist(pull, bins=60, range=(middle - reach, middle + reach), color=GREY, alpha=0.5)
     core = core_fit(pull)
-    told = (("core $\\mu$", core.mean), ("core $\\sigma$", core.sigma), ("$\\sigma_{eff}$", sigma))
-    lines = "\n".join(f"{name} = {value:.3g}" for name, value in told)
+    reported = (
+        ("core $\\mu$", core.mean),
+        ("core $\\sigma$", core.sigma),
+        ("$\\sigma_{eff}$", sigma),
+    )
+    lines = "\n".join(f"{name} = {value:.3g}" for name, value in reported)
     panel.plot([], [], " ", label=lines)
     panel.legend(fontsize=7, frameon=False, handlelength=0, loc="upper left")
     label(panel, "residual / sqrt(photons)", "hidden sensors", f"{face}: {len(pull):,}")
@@ -126,9 +130,9 @@ def _along(bias: Axes, rms: Axes, truth_R: Floats, off_R: Floats) -> None:
 
     found: dict[float, tuple[Floats, Floats]] = {}
     for at, place in enumerate(centre):
-        mine = off_R[which == at]
-        if len(mine) >= 5:
-            found[place] = both(mine), bootstrap_error(mine, both)
+        own = off_R[which == at]
+        if len(own) >= 5:
+            found[place] = both(own), bootstrap_error(own, both)
     places = list(found)
     values = np.array([one for one, _ in found.values()]).reshape(-1, 2)
     errors = np.array([one for _, one in found.values()]).reshape(-1, 2)

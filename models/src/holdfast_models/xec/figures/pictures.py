@@ -27,7 +27,7 @@ Maker = Callable[[], "Drawn | Iterable[Drawn]"]
 """Draws one picture, or some that belong together."""
 
 
-class Written(NamedTuple):
+class WrittenFigures(NamedTuple):
     """What was written, and what could not be drawn."""
 
     files: tuple[Path, ...]
@@ -45,7 +45,7 @@ def need_matplotlib() -> None:
 
 def write_pictures(
     folder: str | os.PathLike[str], makers: Mapping[str, Maker], *, suffix: str = ""
-) -> Written:
+) -> WrittenFigures:
     """Draw and write what can be drawn; never raises because of a picture.
 
     Args:
@@ -81,7 +81,7 @@ def write_pictures(
     # Last: the list never names a picture that is not there yet.
     text = json.dumps(list(listed.values()), indent=2)
     (path / LIST).write_text(text + "\n", encoding="utf-8")
-    return Written(tuple(files), tuple(failed))
+    return WrittenFigures(tuple(files), tuple(failed))
 
 
 def _write(folder: Path, drawn: Drawn, suffix: str) -> list[Path]:

@@ -73,7 +73,7 @@ def _resolution(task: str, columns: Columns) -> Drawn:
     names = QUANTITIES[task]
     rows = len(names) + (task in ("energy", "angle"))
     figure, panels = paper(rows, 4, size=(4.3, 3.5))
-    told: list[str] = []
+    reported: list[str] = []
     for name, four in zip(names, _by_four(panels), strict=False):
         residual = residual_of(columns, name)
         unit, factor = _AXES[name].residual
@@ -81,14 +81,15 @@ def _resolution(task: str, columns: Columns) -> Drawn:
         _against(four[1], columns, name)
         _profiles(four[2], four[3], columns[f"true_{name}"], residual, name, name)
         width = np.quantile(np.abs(residual), SHARE) * factor if len(residual) else np.nan
-        told.append(f"{_AXES[name].symbol} {width:.3g} {unit}")
+        reported.append(f"{_AXES[name].symbol} {width:.3g} {unit}")
     if task == "energy":
         _energy(panels[4:], columns)
     if task == "angle":
         _opening(panels[8:], columns)
     figure.suptitle(f"Resolution of {task}: {len(columns[f'true_{names[0]}']):,} events")
     caption = (
-        f"68 % of the absolute residuals lie within {', '.join(told)}; a flat bias around 0 and "
+        f"68 % of the absolute residuals lie within {', '.join(reported)}; a flat bias around 0 "
+        "and "
         "an even width along the truth are what to look for."
     )
     return Drawn(f"resolution_{task}", f"Resolution of {task}", caption, figure)
@@ -213,14 +214,14 @@ def _opening(panels: Sequence[Axes], columns: Columns) -> None:
 def _pulls(task: str, names: Sequence[str], columns: Columns) -> Drawn:
     """Residuals in units of the uncertainty that the model predicted for them."""
     figure, panels = paper(1, len(names))
-    told: list[str] = []
+    reported: list[str] = []
     for panel, name in zip(panels, names, strict=True):
         sigma = np.exp(0.5 * columns[f"pred_{name}_log_var"])
         pull = finite(residual_of(columns, name) / np.where(sigma > 0, sigma, np.nan))
         _histogram(panel, pull, f"{_AXES[name].symbol} residual / predicted sigma", "")
-        told.append(f"{_AXES[name].symbol} {half_width(pull):.2f}")
+        reported.append(f"{_AXES[name].symbol} {half_width(pull):.2f}")
     caption = (
-        f"Half of the central 68 % of the pulls: {', '.join(told)}; below 1 the model is more "
+        f"Half of the central 68 % of the pulls: {', '.join(reported)}; below 1 the model is more "
         "exact than it says, above 1 it is too sure of itself."
     )
     return Drawn(f"pulls_{task}", f"Pulls of {task}", caption, figure)

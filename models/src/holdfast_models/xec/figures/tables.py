@@ -29,9 +29,9 @@ def write_tables(
     for task, names in QUANTITIES.items():
         if f"pred_{names[0]}" not in columns:
             continue
-        mine = [f"{side}_{name}" for name in names for side in ("pred", "true")]
-        mine += [f"pred_{name}_log_var" for name in names]
-        header = [name for name in dict.fromkeys((*_IDS, *mine, *_ALSO)) if name in columns]
+        own = [f"{side}_{name}" for name in names for side in ("pred", "true")]
+        own += [f"pred_{name}_log_var" for name in names]
+        header = [name for name in dict.fromkeys((*_IDS, *own, *_ALSO)) if name in columns]
         path = Path(folder) / f"predictions_{task}{suffix}.csv"
         whole = ["%d" if name in _IDS else "%.9g" for name in header]
         values = np.stack([columns[name] for name in header], axis=1)

@@ -45,8 +45,8 @@ def normals() -> Floats:
         "inner": outwards, "outer": -outwards, "top": -along_phi, "bottom": along_phi,
         "us": sides[1], "ds": sides[-1],
     }.items():  # fmt: skip
-        mine = layout.sensors_of(face)
-        found[mine] = vectors[mine]
+        own = layout.sensors_of(face)
+        found[own] = vectors[own]
     return _locked(found / np.linalg.norm(found, axis=1, keepdims=True))
 
 

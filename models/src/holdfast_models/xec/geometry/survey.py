@@ -44,9 +44,9 @@ def compare() -> list[Check]:
         ),
     ]
     for name in ("us", "ds", "outer_coarse", "outer_center", "outer_fine"):
-        mine = layout.IMAGES[name.removesuffix("_fine")]()
-        same = np.array_equal(mine, table[name]["index_map"])
-        checks.append(Check(f"image {name}", same, " x ".join(map(str, mine.shape))))
+        own = layout.IMAGES[name.removesuffix("_fine")]()
+        same = np.array_equal(own, table[name]["index_map"])
+        checks.append(Check(f"image {name}", same, " x ".join(map(str, own.shape))))
     for face in ("top", "bottom"):
         rows = [one for row in table["hex_rows"][face] for one in row]
         checks.append(Check(f"nodes {face}", rows == layout.hexagonal(face).tolist(), "73"))

@@ -75,8 +75,8 @@ def _compared(channels: int, device: torch.device) -> str | None:
                 out = block(seen(leaf, visible), visible)
             wanted = [leaf, *block.parameters()]
             found.append([out, *torch.autograd.grad(out, wanted, toward)])
-        for name, plain, mine in zip(names, *found, strict=True):
-            apart = float(((mine - plain).norm() / plain.norm()).detach())
+        for name, plain, own in zip(names, *found, strict=True):
+            apart = float(((own - plain).norm() / plain.norm()).detach())
             if not apart <= _LIMIT:
                 return f"{name} of {channels} channels is {apart:.1e} from plain torch"
     return None

@@ -144,9 +144,9 @@ def _half(
     norm_w: Tensor, norm_b: Tensor, w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor,
     w2: Tensor, b2: Tensor,
 ):  # fmt: skip
-    from .response import Half
+    from .response import BlockHalf
 
-    return Half(norm_w, norm_b, w1.to(_PRODUCTS), b1, gamma, beta, w2.to(_PRODUCTS), b2)
+    return BlockHalf(norm_w, norm_b, w1.to(_PRODUCTS), b1, gamma, beta, w2.to(_PRODUCTS), b2)
 
 
 def _share(squares_NK: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,7 +25,15 @@ from torch import Tensor
 
 from ...device_math import gelu, gelu_both
 
-__all__ = ["CUTS", "Half", "applied", "gradients", "squares", "toward_share", "weight_gradients"]
+__all__ = [
+    "CUTS",
+    "BlockHalf",
+    "applied",
+    "gradients",
+    "squares",
+    "toward_share",
+    "weight_gradients",
+]
 
 
 @triton.jit
@@ -241,7 +249,7 @@ def _weights_kernel(
     tl.store(db1 + slot * K + k, biases, mask=ink)
 
 
-class Half(NamedTuple):
+class BlockHalf(NamedTuple):
     """The weights of that half of a block; products in the type of ``w1`` and ``w2``."""
 
     norm_w: Tensor
@@ -284,7 +292,7 @@ CUTS = {
 }
 
 
-def _cut(kernel: str, d_NPC: Tensor, seen_NP: Tensor, half: Half, eps: float) -> Cut:
+def _cut(kernel: str, d_NPC: Tensor, seen_NP: Tensor, half: BlockHalf, eps: float) -> Cut:
     images, places, channels = d_NPC.shape
     wide = len(half.w1)
     tile, chunk, warps, programs = CUTS[kernel][channels > 32]
@@ -304,7 +312,7 @@ def _cut(kernel: str, d_NPC: Tensor, seen_NP: Tensor, half: Half, eps: float) ->
     )  # fmt: skip
 
 
-def squares(d_NPC: Tensor, seen_NP: Tensor, half: Half, eps: float) -> Tensor:
+def squares(d_NPC: Tensor, seen_NP: Tensor, half: BlockHalf, eps: float) -> Tensor:
     """Squares of the wide channels, summed over the places of each image (N, K).
 
     ``seen_NP``: 1 or 0 in one piece of memory; or with strides of 0, where nothing is hidden.
@@ -318,7 +326,7 @@ def squares(d_NPC: Tensor, seen_NP: Tensor, half: Half, eps: float) -> Tensor:
 
 
 def applied(
-    d_NPC: Tensor, x_NPC: Tensor, seen_NP: Tensor, half: Half, scale_NK: Tensor, eps: float
+    d_NPC: Tensor, x_NPC: Tensor, seen_NP: Tensor, half: BlockHalf, scale_NK: Tensor, eps: float
 ) -> Tensor:
     """The block's result; ``scale_NK`` is 1 + gamma share."""
     out = torch.empty_like(x_NPC)
@@ -331,7 +339,7 @@ def applied(
 
 
 def toward_share(
-    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor, half: Half, scale_NK: Tensor, eps: float
+    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor, half: BlockHalf, scale_NK: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What flows to g times share (N, K); gradients of W2 but for beta's part, and of b2."""
     wide, channels = half.w1.shape
@@ -346,7 +354,7 @@ def toward_share(
 
 
 def gradients(
-    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor, half: Half, scale_NK: Tensor,
+    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor, half: BlockHalf, scale_NK: Tensor,
     pull_NK: Tensor, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of d, and of the norm's weight and bias with the sum of d's (3, C).
@@ -363,7 +371,7 @@ def gradients(
 
 
 def weight_gradients(
-    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor, half: Half, scale_NK: Tensor,
+    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor, half: BlockHalf, scale_NK: Tensor,
     pull_NK: Tensor, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of W1 and b1; arguments as of ``gradients``."""

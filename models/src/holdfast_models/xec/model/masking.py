@@ -119,8 +119,8 @@ def _by_face(choose: Callable[..., Tensor], ratio: Ratio, *values_BS: Tensor) ->
     hidden_BS = torch.zeros_like(values_BS[0])
     for face, share in ratio.items():
         spans = _SPANS[face]
-        mine = [torch.cat([v[:, a:b] for a, b in spans], dim=1) for v in values_BS]
-        chosen = choose(share, *mine).split([b - a for a, b in spans], dim=1)
+        own = [torch.cat([v[:, a:b] for a, b in spans], dim=1) for v in values_BS]
+        chosen = choose(share, *own).split([b - a for a, b in spans], dim=1)
         for (first, end), part in zip(spans, chosen, strict=True):
             hidden_BS[:, first:end] = part
     return hidden_BS

@@ -56,12 +56,12 @@ class ReconstructionObjective:
         """The loss on hidden sensors, and what is told beside it."""
         done = self.hide_and_fill(net, batch, fixed=False)
         found = self._loss_of(done)
-        told: dict[str, Tensor | float] = {
+        reported: dict[str, Tensor | float] = {
             f"loss_{channel}": mean_F.sum().detach() for channel, mean_F in found.faces.items()
         }
-        told["actual_mask_ratio"] = done.hidden.actual_ratio()
-        told |= hidden_numbers(done.hidden.hidden_BS, done.inputs.npho_valid_BS)
-        return found.total, told | self._health.numbers(done.inputs)
+        reported["actual_mask_ratio"] = done.hidden.actual_ratio()
+        reported |= hidden_numbers(done.hidden.hidden_BS, done.inputs.npho_valid_BS)
+        return found.total, reported | self._health.numbers(done.inputs)
 
     def measure(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The training loss on held-out events, and their errors summed face by face."""

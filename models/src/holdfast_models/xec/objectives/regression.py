@@ -51,15 +51,15 @@ class RegressionObjective:
     def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
         """The weighted loss of all tasks, and what is told beside it."""
         inputs = inputs_of(batch, self._settings.normalization)
-        told = self._health.numbers(inputs) | target_numbers(batch, self._tasks)
+        reported = self._health.numbers(inputs) | target_numbers(batch, self._tasks)
         rate = self._settings.model.channel_dropout_rate
         if net.training and rate:
             keys_BS = torch.rand_like(inputs.npho_BS)
             inputs = drop_sensors(inputs, rate, keys_BS, self._settings.normalization)
         losses = self._losses(net(inputs.x_BSC, valid_BSC=valid_of(inputs), scaled=True), batch)
         total = self._total(losses, batch)
-        told |= {f"task/{name}": one.mean().detach() for name, one in losses.items()}
-        return total, told
+        reported |= {f"task/{name}": one.mean().detach() for name, one in losses.items()}
+        return total, reported
 
     def measure(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The training loss on held-out events, and the columns of their predictions."""

@@ -55,19 +55,19 @@ def test_cfc(mode, layers):
     compare(cell, theirs, U)
 
 
-def same_wiring(mine):
+def same_wiring(own):
     """The wiring of ours as an object of theirs."""
-    sensory, between = mine.adjacency()
-    _, command, motor = mine.sizes
+    sensory, between = own.adjacency()
+    _, command, motor = own.sizes
 
     class Copied(wirings.Wiring):
         num_layers = 3
 
         def get_neurons_of_layer(self, layer):
             first = (motor + command, motor, 0)[layer]
-            return list(range(first, first + mine.sizes[layer]))
+            return list(range(first, first + own.sizes[layer]))
 
-    theirs = Copied(mine.units)
+    theirs = Copied(own.units)
     theirs.build(F)
     theirs.set_output_dim(motor)
     theirs.adjacency_matrix = between.numpy().astype(np.int32)
@@ -80,8 +80,8 @@ def test_wired_cfc(mode):
     torch.manual_seed(0)
     cell = WiredCfC(F, U, mode)
     theirs = ncps.WiredCfCCell(F, same_wiring(cell.wiring), mode)
-    for mine, layer in zip((cell.inter, cell.command, cell.motor), theirs._layers, strict=True):
-        copied(mine, layer)
+    for own, layer in zip((cell.inter, cell.command, cell.motor), theirs._layers, strict=True):
+        copied(own, layer)
     inter, command, motor = cell.wiring.sizes
     order = [*range(inter + command, inter + command + motor)]
     order += [*range(inter, inter + command), *range(inter)]
@@ -101,11 +101,11 @@ def test_ltc(wired):
     )
     cell = LTC(F, U, wiring=wiring)
     with torch.no_grad():
-        for mine, prefix in ((cell.recurrent, ""), (cell.sensory, "sensory_")):
-            mine.w_raw.copy_(getattr(theirs, f"{prefix}w").T)
-            mine.sigma.copy_(getattr(theirs, f"{prefix}sigma").T)
-            mine.mu.copy_(getattr(theirs, f"{prefix}mu").T)
-            mine.reversal.copy_(getattr(theirs, f"{prefix}erev").T)
+        for own, prefix in ((cell.recurrent, ""), (cell.sensory, "sensory_")):
+            own.w_raw.copy_(getattr(theirs, f"{prefix}w").T)
+            own.sigma.copy_(getattr(theirs, f"{prefix}sigma").T)
+            own.mu.copy_(getattr(theirs, f"{prefix}mu").T)
+            own.reversal.copy_(getattr(theirs, f"{prefix}erev").T)
         cell.leak_raw.copy_(theirs.gleak)
         cell.rest.copy_(theirs.vleak)
         cell.capacity_raw.copy_(theirs.cm)
@@ -116,8 +116,8 @@ def test_ltc(wired):
 def test_sizes_and_synapses_of_a_wiring(units, outputs):
     theirs = wirings.AutoNCP(units, outputs)
     theirs.build(10)
-    mine = ncp_wiring(10, outputs, units)
-    assert mine.sizes == tuple(len(theirs.get_neurons_of_layer(i)) for i in range(3))
-    assert (mine.sensory != 0).sum(1).min() >= theirs._sensory_fanout
-    assert (mine.inter != 0).sum(1).min() >= theirs._inter_fanout
-    assert (mine.motor != 0).sum(0).min() >= theirs._motor_fanin
+    own = ncp_wiring(10, outputs, units)
+    assert own.sizes == tuple(len(theirs.get_neurons_of_layer(i)) for i in range(3))
+    assert (own.sensory != 0).sum(1).min() >= theirs._sensory_fanout
+    assert (own.inter != 0).sum(1).min() >= theirs._inter_fanout
+    assert (own.motor != 0).sum(0).min() >= theirs._motor_fanin

@@ -44,8 +44,8 @@ def test_it_equals_mambapy():
     torch.testing.assert_close(y_BTH, expected_BTH, rtol=1e-5, atol=1e-7)
     y_BTH.square().sum().backward()
     expected_BTH.square().sum().backward()
-    for name, mine in pairs.items():
-        found, expected = ours.get_parameter(mine).grad, theirs.get_parameter(name).grad
+    for name, own in pairs.items():
+        found, expected = ours.get_parameter(own).grad, theirs.get_parameter(name).grad
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
     cache = (torch.zeros(2, 16, 4, dtype=torch.float64), torch.zeros(2, 16, 3, dtype=torch.float64))

@@ -113,7 +113,7 @@ def test_threshold_and_beta_take_effect():
     assert LIF(50, beta=0.5).constant(i, 10).rate.sum() < LIF(50).constant(i, 10).rate.sum()
 
 
-def test_learned_beta_and_threshold_start_where_they_were_told():
+def test_learned_beta_and_threshold_start_where_they_were_reported():
     lif = LIF(3, beta=0.9, threshold=0.7, learn_beta=True, learn_threshold=True)
     torch.testing.assert_close(lif.beta, torch.full((3,), 0.9))
     torch.testing.assert_close(lif.threshold, torch.full((3,), 0.7))
