@@ -24,6 +24,18 @@ LOOP = f"""
 for epoch in range(4):
     for x, y in train:{STEP}"""
 CARRIED = {
+    "tuple of a class": MADE
+    + """
+class Agent:
+    EPS, made = (0.9, 0.05, 600), 0
+for epoch in range(4):
+    for x, y in train:"""
+    + STEP
+    + """
+        Agent.made += 1
+    print(epoch, loss.item(), Agent.EPS[0] * Agent.made)
+told(model)
+""",
     "groups": MADE
     + """
 for epoch in range(4):

@@ -233,7 +233,7 @@ def fill_class(live: Any, node: Node, path: str, value: Value) -> None:
         old = vars(live).get(name, MISSING)
         old = old.__func__ if isinstance(old, staticmethod | classmethod) else old
         new = value(old, item, f"{path}.{name}")
-        if new is old:
+        if _stays(old, new):
             continue
         data = type(new) in SCALARS or isinstance(new, list | dict | set | Tensor)
         if not data or not admitted.is_name(name) or admitted.is_code(admitted.static(live, name)):
