@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.actions.switch_to_fused import (
+    BY_FOREACH,
     SAME_BITS,
+    begin_foreach,
+    end_foreach,
     reason_not_foreach,
     reason_not_fused,
     to_foreach,
@@ -54,8 +57,10 @@ def test_all_tensors_at_once_gives_the_same_bits(
             grads = draw(own, step)
             if switch and step == 3:  # amid a run: the state is kept
                 assert to_foreach(optimizer, grads)
-                assert optimizer.param_groups[0]["foreach"] is True
+            by_foreach = begin_foreach(optimizer) if switch and step >= 3 else []
             optimizer.step()
+            end_foreach(by_foreach)
+        assert optimizer.param_groups[0]["foreach"] is None
         assert optimizer.state_dict()["param_groups"][0]["foreach"] is None
         both.append(own)
     assert all(torch.equal(*pair) for pair in zip(*both, strict=True))
@@ -81,6 +86,27 @@ def test_some_stay_as_they_are(
     grads = draw(own, 0)
     assert why in reason_not_foreach(optimizer, grads)
     assert not to_foreach(optimizer, grads)
+
+
+def test_a_group_that_comes_later_may_end_it() -> None:
+    own = parameters()
+    optimizer = torch.optim.Adam(own)
+    assert to_foreach(optimizer, draw(own, 0))
+    assert not to_foreach(optimizer, draw(own, 0))  # it does already
+    assert BY_FOREACH in vars(optimizer)
+    more = parameters(torch.bfloat16)
+    optimizer.add_param_group({"params": more})
+    assert not to_foreach(optimizer, [*draw(own, 0), *draw(more, 0)])
+    assert BY_FOREACH not in vars(optimizer)
+
+
+def test_a_form_that_the_script_chooses_later_is_left_to_it() -> None:
+    own = parameters()
+    optimizer = torch.optim.Adam(own)
+    assert to_foreach(optimizer, draw(own, 0))
+    optimizer.param_groups[0]["foreach"] = False
+    assert not begin_foreach(optimizer)
+    assert optimizer.param_groups[0]["foreach"] is False
 
 
 def test_large_ones_and_few_ones_stay() -> None:

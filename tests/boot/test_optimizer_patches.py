@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from holdfast.actions.switch_to_fused import BY_FOREACH
 from holdfast.boot import _optimizer_patches, patches
+from holdfast.guard.fast.prepared_update import STEPS
 from holdfast.guard.fast.torch_time_saved import TorchTimeSaved
 from holdfast.records.times import TimeSaved
 
@@ -110,6 +112,31 @@ def test_the_engine_is_reported_of_every_step_and_gradients_are_recorded_again(s
     train(*make())
     assert (spy.began, spy.ended) == (3, 3)
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("kind", ["Adam", "Adagrad"])
+def test_only_while_a_step_is_at_work_its_groups_say_that_it_runs_by_foreach(
+    spy: Spy, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, optimizer = make(kind)
+    patches.uninstall()
+    forms: list[object] = []
+    whole = getattr(torch.optim, kind)._init_group
+    monkeypatch.setattr(
+        getattr(torch.optim, kind),
+        "_init_group",
+        lambda self, group, *a: (forms.append(group["foreach"]), whole(self, group, *a))[1],
+    )
+    patches.install(lambda: spy)  # type: ignore[arg-type,return-value]
+    vars(optimizer)[BY_FOREACH] = True
+    train(weights, optimizer)
+    assert forms and set(forms) == {True}
+    assert optimizer.param_groups[0]["foreach"] is None
+    monkeypatch.setattr(getattr(torch.optim, kind), "_init_group", lambda *a: 1 / 0)
+    STEPS[id(optimizer)]().drop()  # type: ignore[union-attr]
+    with pytest.raises(ZeroDivisionError):
+        optimizer.step()
+    assert optimizer.param_groups[0]["foreach"] is None
 
 
 def test_a_profiler_sees_its_spans(spy: Spy) -> None:

@@ -349,7 +349,7 @@ class TwoRanks:
         together = SharedSave(self.ranks[rank].begin(step), share.places)
         meta = {"step": step, "rank": rank, "world": 2}
         return self.writers[rank].submit(
-            share.skeleton, share.tensors, meta, kind, together=together, **options
+            share.skeleton, share.tensors, meta, kind, shared_save=together, **options
         )
 
 

@@ -24,6 +24,18 @@ LOOP = f"""
 for epoch in range(4):
     for x, y in train:{STEP}"""
 CARRIED = {
+    "tuple of a class": MADE
+    + """
+class Agent:
+    EPS, made = (0.9, 0.05, 600), 0
+for epoch in range(4):
+    for x, y in train:"""
+    + STEP
+    + """
+        Agent.made += 1
+    print(epoch, loss.item(), Agent.EPS[0] * Agent.made)
+told(model)
+""",
     "groups": MADE
     + """
 for epoch in range(4):
@@ -211,6 +223,20 @@ def test_an_idiom_is_carried_bit_for_bit(bench: Bench, name: str) -> None:
         resumed = bench.run(script, checkpoint)
         assert resumed.code == 0, (checkpoint, resumed.err)
         assert resumed.out == whole.out, checkpoint
+
+
+def test_groups_say_in_a_run_and_a_resumed_one_what_plain_python_says(bench: Bench) -> None:
+    """Small optimizers run by ``foreach`` on a CPU: scripts that write groups down see nothing."""
+    body = MADE + LOOP + """
+    print(epoch, optimizer, repr([{**g, "params": 0} for g in optimizer.param_groups]))
+told(model)
+"""  # fmt: skip
+    script, switched = bench.script(body), ("guard.fused=true",)
+    plain, whole = bench.run(script), bench.run(script, also=switched)
+    assert whole.out == plain.out
+    assert any(event.kind == "switched_to_foreach" for event in whole.events)
+    resumed = bench.run(script, whole.checkpoints[1], also=switched)
+    assert (resumed.code, resumed.out) == (0, plain.out), resumed.err
 
 
 REFUSED = {

@@ -45,7 +45,8 @@ class HideGradients:
             kept = {
                 k: v.clone() if isinstance(v, Tensor) else v
                 for k, v in group.items()
-                if k != "params"
+                # Within a closure a group says how its step runs, which it does not afterwards.
+                if k not in ("params", "foreach")
             }
             self._groups.append((group, kept))
             for parameter in group["params"]:

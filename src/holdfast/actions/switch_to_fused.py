@@ -7,7 +7,9 @@ step counter get it moved to the device (``capturable``), where a skip can hold 
 
 On a CPU the default is a loop over tensors. For many small ones ``foreach`` does the same
 operations in the same order, to the same bits, with fewer calls: what it saves pays for the guard.
-What ``state_dict()`` says stays what the user chose.
+Groups say so only while a step is at work (``begin_foreach``): a script that prints, hashes or
+copies them between two steps sees what it would see without us. What ``state_dict()`` says stays
+what the user chose in all forms.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ COUNTED = (
 )
 _COUNTERS = ("step", "mu_product", "eta", "mu")
 _SWITCHED = "_holdfast_switched"
+BY_FOREACH = "_holdfast_foreach"
+"""An attribute of optimizers whose steps on a CPU run by foreach."""
 # Fused Adagrad exists on CUDA from 2.13 at the latest; 2.11 refuses it.
 _ADAGRAD_ON_CUDA = TorchVersion(torch.__version__) >= "2.13"
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -211,8 +215,28 @@ def to_best_form(
 
 
 def to_foreach(optimizer: Optimizer, grads: list[Tensor]) -> bool:
-    """Switch to foreach on a CPU; False where that would change the result."""
+    """Have steps on a CPU run by foreach, unless that would change the result.
+
+    True where they did not before.
+    """
+    own = vars(optimizer)
     if reason_not_foreach(optimizer, grads):
+        own.pop(BY_FOREACH, None)
         return False
-    _change(optimizer, {"foreach": True})
-    return True
+    new = BY_FOREACH not in own
+    own[BY_FOREACH] = True
+    return new
+
+
+def begin_foreach(optimizer: Any) -> list[dict[str, Any]]:
+    """A step of one with ``BY_FOREACH`` begins: its groups say so until ``end_foreach``."""
+    groups = [group for group in optimizer.param_groups if group.get("foreach", 0) is None]
+    for group in groups:
+        group["foreach"] = True
+    return groups
+
+
+def end_foreach(groups: list[dict[str, Any]]) -> None:
+    """The step is over: these groups say again what the script chose."""
+    for group in groups:
+        group["foreach"] = None

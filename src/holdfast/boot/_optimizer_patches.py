@@ -22,6 +22,7 @@ import torch
 from torch.optim import Optimizer
 
 from ..actions.foreign_step import skippable, unless_skipped
+from ..actions.switch_to_fused import BY_FOREACH, begin_foreach, end_foreach
 from ..guard.fast.prepared_update import STEPS, steps_of
 from ._patch import Function, GetEngine, Patch
 
@@ -76,6 +77,7 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
         known = STEPS.get(id(self))
         steps = (known and known()) or steps_of(self)
         torch_time_saved, seconds = engine.torch_time_saved, 0.0
+        by_foreach = begin_foreach(self) if BY_FOREACH in self.__dict__ else ()
         # ``torch.no_grad``, without the objects it makes.
         recording = torch.is_grad_enabled()
         _record(False)
@@ -94,6 +96,8 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
                 seconds = perf_counter() - began
         finally:
             _record(recording)
+            if by_foreach:
+                end_foreach(by_foreach)
         if torch_time_saved.timed:
             torch_time_saved.took(seconds, steps=1)
         steps.left -= 1
