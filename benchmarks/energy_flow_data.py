@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from holdfast.training import DataSettings as Loading
-from holdfast.training import ProcessDevice, TensorWriter, resolve, run_recipe
+from holdfast.training import Place, TensorWriter, resolve, run_recipe
 from holdfast.training.data.loading import make_loader
 from holdfast_models.energy_flow.data.pairs import DataSettings, Pairs, load_pairs
 from holdfast_models.energy_flow.data.tables import Embedded, Tables
@@ -60,7 +60,7 @@ def anonymous() -> float:
 def rate(pairs: Pairs, workers: int, seconds: float) -> float:
     """Pairs a second of a shuffled loader, after its first batches."""
     loading = Loading(batch=_BATCH, workers=workers)
-    place = ProcessDevice(torch.device("cpu"))
+    place = Place(torch.device("cpu"))
     loader = make_loader(pairs, loading, place, train=True, seed=0, workers=workers)
     batches = iter(loader)
     for _ in itertools.islice(batches, 8):

@@ -26,7 +26,7 @@ from energy_flow_quality import SMALL, TASKS
 from overhead import hardware
 
 from holdfast.training import (
-    ProcessDevice,
+    Place,
     Trainer,
     load_weights,
     resolve,
@@ -54,7 +54,7 @@ _BATCHES = (16, 64)
 _STEPS = 15
 
 
-def train(settings: Any, place: ProcessDevice) -> tuple[Any, float]:
+def train(settings: Any, place: Place) -> tuple[Any, float]:
     """A trained task, and the seconds it took."""
     torch.manual_seed(settings.train.seed.seed)
     task = build(settings, place)
@@ -67,7 +67,7 @@ def train(settings: Any, place: ProcessDevice) -> tuple[Any, float]:
     return task, time.perf_counter() - began
 
 
-def examine(task: Any, settings: Any, place: ProcessDevice, half: bool) -> tuple[Quality, float]:
+def examine(task: Any, settings: Any, place: Place, half: bool) -> tuple[Quality, float]:
     """Quality on the test part in the precision of training, and milliseconds of a batch of 16."""
     sets = load_pairs(settings.data)
     x_NE, y_NE = (part.to(place.device) for part in sets.test.tensors())
@@ -100,7 +100,7 @@ def shown(found: list[Quality]) -> str:
     return " | ".join(f"{statistics.mean(v):.4f} ± {statistics.stdev(v):.4f}" for v in parts)
 
 
-def compare(task: str, form: str, args: argparse.Namespace, place: ProcessDevice) -> str:
+def compare(task: str, form: str, args: argparse.Namespace, place: Place) -> str:
     """A line of the first table."""
     found: list[Quality] = []
     times: list[float] = []
@@ -115,7 +115,7 @@ def compare(task: str, form: str, args: argparse.Namespace, place: ProcessDevice
     return f"| {task} | {form} | {shown(found)} | {statistics.mean(times):.0f} |"
 
 
-def children(preset: str | None, place: ProcessDevice) -> list[str]:
+def children(preset: str | None, place: Place) -> list[str]:
     """Two lines of the table on children."""
     more, steps = CHILDREN[preset]
     lines: list[str] = []
@@ -144,7 +144,7 @@ def children(preset: str | None, place: ProcessDevice) -> list[str]:
     return lines
 
 
-def early(args: argparse.Namespace, place: ProcessDevice) -> list[str]:
+def early(args: argparse.Namespace, place: Place) -> list[str]:
     """Lines of the second table."""
     given = ["bridge.on=false", "train.data.batch=16"]
     given += [*TASKS["rewrite, compositional"], f"train.steps={args.early}", "train.epochs=null"]
@@ -182,7 +182,7 @@ def _step_ms(
     given: list[str],
     preset: str,
     batch: int,
-    place: ProcessDevice,
+    place: Place,
 ) -> float:
     """Milliseconds of a whole training step from these weights, which hardly move."""
     more = [f"train.data.batch={batch}", "train.optimizer.lr=1e-9"]
@@ -208,7 +208,7 @@ def main() -> int:
     )
     args = parser.parse_args()
     tables = args.only or ["quality", "children", "early"]
-    place = ProcessDevice(torch.device("cuda" if torch.cuda.is_available() else "cpu"), rank=1)
+    place = Place(torch.device("cuda" if torch.cuda.is_available() else "cpu"), rank=1)
     lines = [
         "# energy_flow: modes, bf16, children and early stop",
         "",

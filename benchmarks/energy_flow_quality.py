@@ -26,7 +26,7 @@ import torch
 from overhead import hardware
 
 from holdfast.training import (
-    ProcessDevice,
+    Place,
     Trainer,
     load_weights,
     resolve,
@@ -106,7 +106,7 @@ HEAD = (
 )
 LAST_WORDS = "What it says"
 """Begins what a person wrote below the table."""
-ALONE = ProcessDevice(torch.device("cpu"), rank=1)
+ALONE = Place(torch.device("cpu"), rank=1)
 
 
 def train(settings: Any, variant: str) -> tuple[Quality, float, int, int]:

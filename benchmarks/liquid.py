@@ -26,7 +26,7 @@ import torch
 from overhead import hardware
 from torch import Tensor
 
-from holdfast.training import ProcessDevice, Result, Task, Trainer, resolve
+from holdfast.training import Place, Result, Task, Trainer, resolve
 from holdfast_models.liquid.course import Course
 from holdfast_models.liquid.data.opening import open_data
 from holdfast_models.liquid.evaluation.ablation import FEATURES, Measured, ablate
@@ -51,7 +51,7 @@ class Fitted:
 
     def __init__(self, settings: LiquidSettings) -> None:
         torch.manual_seed(settings.train.seed.seed)
-        self.task: Task = build(settings, ProcessDevice(DEVICE, rank=1))
+        self.task: Task = build(settings, Place(DEVICE, rank=1))
         self.losses: list[Tensor] = []
         began = time.perf_counter()
         plain = self.task.loss
@@ -176,7 +176,7 @@ def tasks(args: argparse.Namespace) -> dict[str, Any]:
 def infs(args: argparse.Namespace) -> dict[str, Any]:
     """Three losses in a row that are infinite, in the middle of a run."""
     settings = settings_of(args.preset, args.set)
-    task = build(settings, ProcessDevice(DEVICE, rank=1))
+    task = build(settings, Place(DEVICE, rank=1))
     count, plain = iter(range(1, 10**9)), task.loss
 
     def loss(net: Any, batch: Any) -> Any:

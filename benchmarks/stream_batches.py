@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from holdfast.training import DataSettings, Gathered, ProcessDevice, Streamed, collate
+from holdfast.training import DataSettings, Gathered, Place, Streamed, collate
 from holdfast.training.data.loading import make_loader
 
 
@@ -40,7 +40,7 @@ class Shard:
 
 def loaders(given: argparse.Namespace) -> dict[str, DataLoader[Any]]:
     """The two forms over the same shards, training and in order."""
-    place, stream = ProcessDevice(torch.device("cpu")), Streamed([Shard(given.samples // 2)] * 2)
+    place, stream = Place(torch.device("cpu")), Streamed([Shard(given.samples // 2)] * 2)
     settings = DataSettings(batch=given.batch, chunk=given.chunk)
     found: dict[str, DataLoader[Any]] = {}
     for train in (True, False):

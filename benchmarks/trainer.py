@@ -34,7 +34,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from workloads import GPT
 
 from holdfast.config import from_dict
-from holdfast.training import ProcessDevice, Trainer, TrainSettings
+from holdfast.training import Place, Trainer, TrainSettings
 from holdfast.training.demo import RECIPE, DemoSettings
 from holdfast.training.loop.progress import PlainLines
 
@@ -69,7 +69,7 @@ def _mlp() -> tuple[nn.Module, Loss, Dataset[Any]]:
 
 def _gru() -> tuple[nn.Module, Loss, Dataset[Any]]:
     torch.manual_seed(0)
-    task = RECIPE.build(DemoSettings(), ProcessDevice(torch.device("cpu"), rank=1))
+    task = RECIPE.build(DemoSettings(), Place(torch.device("cpu"), rank=1))
     return task.model, task.loss, task.train  # type: ignore[return-value]
 
 

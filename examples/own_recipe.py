@@ -20,7 +20,7 @@ from holdfast import Section, bounded
 from holdfast.training import (
     DataSettings,
     OptimizerSettings,
-    ProcessDevice,
+    Place,
     Recipe,
     Task,
     TrainSettings,
@@ -76,7 +76,7 @@ def rows(count: int, seed: int) -> TensorDataset:
     return TensorDataset(x, x.square().sum(1, keepdim=True))
 
 
-def build(settings: Settings, place: ProcessDevice) -> Task:
+def build(settings: Settings, place: Place) -> Task:
     """Model, loss and data."""
     return Task(
         model=Net(settings.width, settings.layers),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.training import ProcessDevice, Task, resolve
+from holdfast.training import Place, Task, resolve
 from holdfast_models.xec import recipes
 from holdfast_models.xec.data.batches import inputs_of, packed
 from holdfast_models.xec.data.caching import CachedEvents
@@ -64,7 +64,7 @@ def task_of(settings: Any, train: Any, validation: Any = None) -> Task:
         CachedEvents(some, None) if isinstance(some, dict) else some for some in (train, validation)
     )
     torch.manual_seed(settings.train.seed.seed)
-    return recipes.task_of(settings, ProcessDevice(DEVICE), train, validation)
+    return recipes.task_of(settings, Place(DEVICE), train, validation)
 
 
 def raw(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from xec_blocks import alone
 
-from holdfast.training import MappedTensors, ProcessDevice, Task, Trainer, write_tensors
+from holdfast.training import MappedTensors, Place, Task, Trainer, write_tensors
 from holdfast.training.data.loading import make_loader
 from holdfast.training.data.transfer import Transfer
 from holdfast_models.step_times import StepWatch, step_times
@@ -171,7 +171,7 @@ def data(args: argparse.Namespace) -> dict[str, Any]:
 def loading_rate(dataset: CachedEvents, settings: Any, workers: int, epochs: int) -> float:
     """Random batches through pinned memory and a stream of their own; unpacked on the device."""
     loader = make_loader(
-        dataset, settings.train.data, ProcessDevice(DEVICE), train=True, seed=0, workers=workers
+        dataset, settings.train.data, Place(DEVICE), train=True, seed=0, workers=workers
     )
     transfer, count, began = Transfer(DEVICE), 0, 0.0
     for epoch in range(epochs + 1):

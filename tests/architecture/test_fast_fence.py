@@ -71,7 +71,7 @@ def test_nobody_reaches_through_the_door() -> None:
     [
         ("holdfast.guard.hooks.clip", "from ..fast.burst import Burst"),
         ("holdfast.guard.engine_state", "from .fast import bursts"),
-        ("holdfast.guard.optimizer_guard", "def f():\n    from .fast.plans import Plan"),
+        ("holdfast.guard.optimizer_guard", "def f():\n    from .fast.plans import StepPlan"),
         ("holdfast.boot.patches", "from ..guard.fast.door import FastSteps"),
         ("holdfast.watching.watch", "import holdfast.guard.fast.door"),
     ],

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from holdfast.boot import patches
 
-from holdfast.guard.fast.torch_time_saved import Spared
+from holdfast.guard.fast.torch_time_saved import TorchTimeSaved
 
 class Engine:
     may_rewrite = True
-    spared = Spared(lambda told: None)
+    spared = TorchTimeSaved(lambda told: None)
     def __getattr__(self, name):
         return lambda *args, **kwargs: None
 

@@ -70,7 +70,7 @@ from torch import distributed
 from holdfast.checkpoint import store as stores
 from holdfast.checkpoint.file import load
 from holdfast.checkpoint.sharded.agreement import Ranks
-from holdfast.checkpoint.sharded.places import Place
+from holdfast.checkpoint.sharded.places import PartPlace
 from holdfast.checkpoint.sharded.saving import save_share, share_of
 folder, rounds = Path(sys.argv[1], "checkpoints"), int(sys.argv[2])
 shelf, draw = stores.CheckpointStore(folder), random.Random(7)
@@ -83,7 +83,8 @@ def rank_saves(rank, rendezvous, first):
     shelf.remove_leftover_folders(rank, ranks.token)
     for number in range(first, first + 100000):
         tree = {"models": {"m": {"w": torch.full((50000,), float(number))}}, "number": number}
-        share = share_of(tree, ranks, {"models.m.w": Place((100000,), (50000 * rank,), (50000,))})
+        place = PartPlace((100000,), (50000 * rank,), (50000,))
+        share = share_of(tree, ranks, {"models.m.w": place})
         try:  # each step twice: the second replaces the first
             save = ranks.begin(number // 2)
             save_share(share, save, folder, {"step": number // 2}, 0.3)

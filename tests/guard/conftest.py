@@ -39,7 +39,7 @@ class MemoryRing:
     def put_all(self, kind: int, payloads: list[bytes]) -> None:
         self.records += ((kind, payload) for payload in payloads)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         self.beats += 1
 
 

@@ -164,7 +164,7 @@ class Event:
         return 1.0
 
 
-class _Meter(gradients.NormMeter):
+class _NormMeter(gradients.NormMeter):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self._no_kernel = False
@@ -186,7 +186,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     put(torch.cuda, "current_device", lambda: None)
     put(torch.cuda, "is_current_stream_capturing", lambda: False)
     put(timing.Phases, "runs", lambda self, on_device: runs(self, on_device=True))
-    put(gradients, "Meter", _Meter)
+    put(gradients, "NormMeter", _NormMeter)
     put(gradients, "available", lambda dtype: True)
     put(gradients, "_current_device", lambda: None)
     put(norm_kernel, "_readable", lambda grads: True)

@@ -44,7 +44,7 @@ JOBS: list[ranks.Job] = [
     (f"{form} {case}", ranks.train, about | more)
     for form, settings in FORMS.items()
     for case, about, more in (
-        ("without the step", _plain(settings), {"leave_out": BAD}),
+        ("without the step", _plain(settings), {"omitted": BAD}),
         ("poisoned", settings, {"poison": BAD}),
         ("plain", _plain(settings), {}),
         ("guarded", settings, {"count": True}),
@@ -57,12 +57,12 @@ JOBS += [
     ("norms on a device", ranks.layer_norms, {"device_path": True}),
     ("clipped", ranks.train, {"poison": BAD, "clip": 0.1}),
     ("clipped on a device", ranks.train, {"poison": BAD, "clip": 0.1, "device_path": True}),
-    ("clipped without the step", ranks.train, {"on": False, "leave_out": BAD, "clip": 0.1}),
+    ("clipped without the step", ranks.train, {"on": False, "omitted": BAD, "clip": 0.1}),
     ("accumulated", ranks.train, {"poison": BAD, "accumulate": 2}),
-    ("accumulated without", ranks.train, {"on": False, "leave_out": BAD, "accumulate": 2}),
-    ("outlier", ranks.train, {"steps": 44, "wild": EXTREME}),
+    ("accumulated without", ranks.train, {"on": False, "omitted": BAD, "accumulate": 2}),
+    ("outlier", ranks.train, {"steps": 44, "extreme": EXTREME}),
     ("outlier on a device", ranks.train,
-     {"steps": 44, "wild": EXTREME, "optimizer": "fused", "device_path": True}),
+     {"steps": 44, "extreme": EXTREME, "optimizer": "fused", "device_path": True}),
     ("NaN loss", ranks.train, {"nan_loss": BAD}),
     ("beside others", ranks.beside_others, {"device_path": False}),
     ("beside others on a device", ranks.beside_others, {"device_path": True}),
@@ -316,7 +316,7 @@ def test_other_ways_to_spread_a_model(tmp_path: Path):
     jobs: list[ranks.Job] = []
     for way, (function, about) in ways.items():
         plain = {key: about[key] for key in ("how", "compiled") if key in about}
-        jobs += [(f"{way}, without", function, plain | {"on": False, "leave_out": BAD})]
+        jobs += [(f"{way}, without", function, plain | {"on": False, "omitted": BAD})]
         jobs += [(way, function, about | {"poison": BAD})]
     for fused in (False, True):
         jobs += [(f"scaled {fused} {on}", ranks.scaled, {"on": on, "fused": fused})
@@ -337,7 +337,7 @@ def test_other_ways_to_spread_a_model(tmp_path: Path):
 def test_four_ranks_in_two_dimensions(tmp_path: Path):
     """Replicas of shards (HSDP): four parts, each held twice, and one sum over all of them."""
     jobs: list[ranks.Job] = [
-        ("without", ranks.train, {"on": False, "leave_out": BAD, "mesh": (2, 2)}),
+        ("without", ranks.train, {"on": False, "omitted": BAD, "mesh": (2, 2)}),
         ("poisoned", ranks.train, {"poison": BAD, "mesh": (2, 2), "count": True}),
         ("flat", ranks.train, {"poison": BAD}),
         ("whole", ranks.norms_of_whole_model, {"steps": 2}),

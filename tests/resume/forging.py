@@ -54,12 +54,12 @@ class Trapped(metaclass=Meta):
 
     @property
     def reported(self) -> int:
-        CALLS.append("told")
+        CALLS.append("reported")
         return 0
 
     @reported.setter
     def reported(self, value: int) -> None:
-        CALLS.append("told=")
+        CALLS.append("reported=")
 
     def method(self) -> None:
         CALLS.append("method")

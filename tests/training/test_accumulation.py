@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 from holdfast.training.loop.accumulation import AccumulationWindow
 
-ALONE = ProcessDevice(torch.device("cpu"))
+ALONE = Place(torch.device("cpu"))
 
 
 def gradient_of(sizes: list[int], window: AccumulationWindow, *, last: bool = True) -> torch.Tensor:

@@ -13,10 +13,10 @@ from holdfast.config import from_dict, load
 from holdfast.errors import SettingsError
 from holdfast.training import channels
 from holdfast.training.channels import LogSettings
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 
 CPU = torch.device("cpu")
-MAIN = ProcessDevice(CPU)
+MAIN = Place(CPU)
 
 
 @pytest.fixture(autouse=True)
@@ -246,7 +246,7 @@ def test_pytest_captures_each_record_once_with_its_place(setup, caplog):
 
 def test_other_ranks_are_silent_unless_asked(setup):
     said = []
-    setup(ProcessDevice(CPU, 1, 2), said.append, channels=("performance",))
+    setup(Place(CPU, 1, 2), said.append, channels=("performance",))
     assert channels.get("performance").on is False
     channels.logger.warning("on every rank")
     assert said == []
@@ -256,7 +256,7 @@ def test_other_ranks_are_silent_unless_asked(setup):
 
 def test_all_ranks_speak_with_their_number_when_asked(setup):
     said = []
-    setup(ProcessDevice(CPU, 1, 2), said.append, channels=("performance",), ranks="all")
+    setup(Place(CPU, 1, 2), said.append, channels=("performance",), ranks="all")
     channels.get("performance")("x")
     channels.logger.warning("careful")
     assert said == ["rank 1: [performance] x", "rank 1: warning: careful"]

@@ -18,12 +18,12 @@ from holdfast.training.data.loading import DataSettings, make_loader
 from holdfast.training.data.sampling import EpochBatches
 from holdfast.training.data.streaming import Streamed
 from holdfast.training.data.tensor_files import MappedTensors, write_tensors
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 from holdfast.training.loop.progress import Progress
 from holdfast.training.settings import TrainSettings
 from holdfast.training.trainer import Trainer
 
-CPU = ProcessDevice(torch.device("cpu"))
+CPU = Place(torch.device("cpu"))
 CHUNK = 10
 
 
@@ -94,7 +94,7 @@ def test_samples_are_mixed_within_and_across_chunks_in_another_way_each_epoch() 
 def test_one_large_file_feeds_ranks_with_other_ranges_each_epoch() -> None:
     def of(rank: int, epoch: int) -> set[int]:
         stream = Streamed(files(80), chunk=CHUNK)
-        own = stream.joined(ProcessDevice(torch.device("cpu"), rank, 2), 4, seed=1, train=True)
+        own = stream.joined(Place(torch.device("cpu"), rank, 2), 4, seed=1, train=True)
         own.set_epoch(epoch)
         return {int(number) for (number,) in own}
 

@@ -17,12 +17,12 @@ from holdfast.training.demo import (
     build,
     entropy,
 )
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 from holdfast.training.loop.progress import Progress
 from holdfast.training.recipes import resolve
 from holdfast.training.trainer import Trainer
 
-CPU = ProcessDevice(torch.device("cpu"), rank=1)  # one that prints nothing
+CPU = Place(torch.device("cpu"), rank=1)  # one that prints nothing
 
 
 def test_the_entropy_is_that_of_the_counts() -> None:

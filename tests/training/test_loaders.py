@@ -16,11 +16,11 @@ from holdfast.run.host_cores import cores_here
 from holdfast.training.data.gathered import Gathered
 from holdfast.training.data.loaders import EpochLoaders
 from holdfast.training.data.streaming import Streamed
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 from holdfast.training.settings import TrainSettings
 from holdfast.training.task import Task
 
-CPU = ProcessDevice(torch.device("cpu"))
+CPU = Place(torch.device("cpu"))
 
 
 class Slow(Dataset[Tensor]):
@@ -45,7 +45,7 @@ class Stream(IterableDataset[Tensor]):
 
 
 def feed(
-    train: Any, said: list[str] | None = None, place: ProcessDevice = CPU, **data: Any
+    train: Any, said: list[str] | None = None, place: Place = CPU, **data: Any
 ) -> EpochLoaders:
     settings = from_dict({"epochs": 3, "data": {"batch": 4, **data}}, kind=TrainSettings)
     task = Task(model=nn.Linear(1, 1), loss=lambda m, b: b.mean(), train=train, validation=train)
@@ -133,7 +133,7 @@ def test_a_loader_of_the_users_own_is_used_as_it_is() -> None:
 
 
 def test_ranks_that_would_see_the_same_samples_are_reported() -> None:
-    two = ProcessDevice(torch.device("cpu"), rank=0, world=2)
+    two = Place(torch.device("cpu"), rank=0, world=2)
     said: list[str] = []
     feed(DataLoader(TensorDataset(torch.zeros(10, 1)), batch_size=3), said, two)
     assert "all 2 ranks the same samples" in said[0]

@@ -24,9 +24,9 @@ from holdfast.training.data.loading import (
     make_loader,
     start_method,
 )
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 
-CPU = ProcessDevice(torch.device("cpu"))
+CPU = Place(torch.device("cpu"))
 
 
 class Made(Dataset[Any]):
@@ -101,7 +101,7 @@ def test_a_validation_is_in_order_and_complete() -> None:
 
 
 def test_every_rank_loads_its_own_part() -> None:
-    parts = [make(place=ProcessDevice(CPU.device, rank, 2, rank)) for rank in range(2)]
+    parts = [make(place=Place(CPU.device, rank, 2, rank)) for rank in range(2)]
     assert len(parts[0]) == len(parts[1]) == 6
     loaded = [flat(part) for part in parts]
     assert sorted(loaded[0] + loaded[1]) == list(range(22))
@@ -138,7 +138,7 @@ def test_a_collate_function_gets_the_samples() -> None:
 
 
 def test_batches_are_pinned_only_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = ProcessDevice(torch.device("cuda", 0))
+    gpu = Place(torch.device("cuda", 0))
     assert not make(place=CPU).pin_memory
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert make(place=gpu).pin_memory
@@ -186,7 +186,7 @@ def test_the_look_at_what_is_pickled_ends_early_and_leaves_tensors_out() -> None
     ("given", "text"),
     [
         ({"batch": 30}, "22 samples make no batch of data.batch=30 over 1 ranks with"),
-        ({"batch": 4, "place": ProcessDevice(CPU.device, 0, 3)}, "data.batch is 4, which 3 ranks"),
+        ({"batch": 4, "place": Place(CPU.device, 0, 3)}, "data.batch is 4, which 3 ranks"),
     ],
 )
 def test_batches_that_cannot_be_are_refused(given: dict[str, Any], text: str) -> None:

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from holdfast.config import from_dict
 from holdfast.run import LaneReader, Run
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 from holdfast.training.loop import measures
 from holdfast.training.loop.measures import Measures
 from holdfast.training.loop.progress import Progress
@@ -26,7 +26,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 ALLOCATED, RESERVED, PEAK = 3_000_000_000, 4_000_000_000, 3_500_000_000
 
 
-def make(place: ProcessDevice) -> Measures:
+def make(place: Place) -> Measures:
     watch: Any = SimpleNamespace(latest={"grad_norm": 2.5}, skipped=3)
     optimizer: Any = SimpleNamespace(param_groups=[{"lr": 0.01}])
     return Measures(place, watch, optimizer, print)
@@ -54,7 +54,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_paces_are_of_all_ranks_and_of_seconds_steps_and_samples() -> None:
-    found = make(ProcessDevice(CPU, 0, 2)).take(seconds=4.0, steps=8, samples=100)
+    found = make(Place(CPU, 0, 2)).take(seconds=4.0, steps=8, samples=100)
     assert found["throughput_samples_per_sec"] == 2 * 100 / 4
     assert found["step_time"] == 4 / 8
     assert found["effective_batch_size"] == 2 * 100 / 8
@@ -62,7 +62,7 @@ def test_paces_are_of_all_ranks_and_of_seconds_steps_and_samples() -> None:
 
 
 def test_memory_of_a_gpu_is_in_gigabytes_and_percent_of_what_is_reserved(gpu: Any) -> None:
-    found = make(ProcessDevice(GPU)).take(seconds=1.0, steps=1, samples=1)
+    found = make(Place(GPU)).take(seconds=1.0, steps=1, samples=1)
     assert found["memory_used_gb"] == 3.0  # 2.79 in GiB
     assert found["memory_utilization_percent"] == 75.0
     assert found["gpu_utilization_percent"] == 37.0
@@ -75,7 +75,7 @@ def test_memory_elsewhere_is_what_is_resident(monkeypatch: pytest.MonkeyPatch) -
             return SimpleNamespace(rss=1_500_000_000, vms=9_000_000_000)
 
     monkeypatch.setattr(psutil, "Process", Process)
-    found = make(ProcessDevice(CPU)).take(seconds=1.0, steps=1, samples=1)
+    found = make(Place(CPU)).take(seconds=1.0, steps=1, samples=1)
     assert found["memory_used_gb"] == 1.5
     assert not [name for name in found if "utilization" in name]
     usage = SimpleNamespace(ru_maxrss=2_000_000)  # KiB
@@ -85,7 +85,7 @@ def test_memory_elsewhere_is_what_is_resident(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_driver_is_asked_once_a_second_at_most(gpu: Any) -> None:
-    made = make(ProcessDevice(GPU))
+    made = make(Place(GPU))
     assert made.utilization() == {"gpu_utilization_percent": 37.0}
     gpu.busy, gpu.now = 80, 100.5
     assert made.utilization() == {"gpu_utilization_percent": 37.0} and gpu.asked == 1

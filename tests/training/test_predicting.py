@@ -24,7 +24,7 @@ from holdfast.errors import UsageError
 from holdfast.training.data.gathered import Gathered
 from holdfast.training.data.streaming import Streamed
 from holdfast.training.data.tensor_files import PARTIAL, MappedTensors
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 from holdfast.training.predicting import TensorPredictions, predict, predict_run
 from holdfast.training.recipe_run import run_recipe
 from holdfast.training.recipes import Recipe
@@ -260,11 +260,11 @@ def test_the_command_predicts_with_the_averaged_weights_of_a_run(
     found = MappedTensors(out, form="dict")
     assert str(out) in capsys.readouterr().out
     assert set(found.kinds) == {"code", "probability"}
-    from holdfast.training import ProcessDevice, load_weights, resolve, saved_config
+    from holdfast.training import Place, load_weights, resolve, saved_config
     from holdfast.training.demo import RECIPE
     from holdfast.training.demo import predict as answer
 
-    built = RECIPE.build(resolve(RECIPE, saved_config(trained)), ProcessDevice(torch.device("cpu")))
+    built = RECIPE.build(resolve(RECIPE, saved_config(trained)), Place(torch.device("cpu")))
     best = load_weights(built.model, trained, averaged=True)
     with torch.no_grad():
         first = answer(built.model.eval(), torch.stack([built.validation[i] for i in range(8)]))  # type: ignore[index]
@@ -321,7 +321,7 @@ class Own(Section):
     train: TrainSettings = dataclasses.field(default_factory=settings)
 
 
-def build(given: Own, place: ProcessDevice) -> Task:
+def build(given: Own, place: Place) -> Task:
     clock = Clock()
 
     def steps(model: nn.Module, batch: tuple[Tensor]) -> Mapping[str, Tensor]:

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 from holdfast.training.loop.progress import (
     Bar,
     PlainLines,
@@ -415,11 +415,11 @@ def test_a_broken_pipe_or_a_closed_stream_ends_nothing(clock, kind):
 
 
 def test_the_right_kind_is_chosen(monkeypatch):
-    main, terminal = ProcessDevice(CPU), Stream(terminal=True)
+    main, terminal = Place(CPU), Stream(terminal=True)
     assert type(make_progress(main, terminal)) is Bar
     assert type(make_progress(main, Stream())) is PlainLines
     assert type(make_progress(main, terminal, quiet=True)) is Progress
-    assert type(make_progress(ProcessDevice(CPU, 1, 2), terminal)) is Progress
+    assert type(make_progress(Place(CPU, 1, 2), terminal)) is Progress
     monkeypatch.setenv("TERM", "dumb")
     assert type(make_progress(main, terminal)) is PlainLines
     monkeypatch.setattr(sys, "stderr", None)

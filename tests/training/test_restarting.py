@@ -18,7 +18,7 @@ from holdfast.config import RunSettings, Settings
 from holdfast.errors import CheckpointError
 from holdfast.launcher import start
 from holdfast.training import distributed
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 from holdfast.training.restarting import common_checkpoint, going_on
 
 
@@ -29,7 +29,7 @@ class Exchange:
         self._given: list[Any] = [None] * world
         self._barrier = threading.Barrier(world, timeout=20)
 
-    def __call__(self, own: Any, place: ProcessDevice) -> list[Any]:
+    def __call__(self, own: Any, place: Place) -> list[Any]:
         self._given[place.rank] = own
         self._barrier.wait()
         every = list(self._given)
@@ -39,9 +39,9 @@ class Exchange:
 
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    def call(world: int, function: Callable[[ProcessDevice], Any]) -> list[Any]:
+    def call(world: int, function: Callable[[Place], Any]) -> list[Any]:
         monkeypatch.setattr(distributed, "everyone", Exchange(world))
-        places = [ProcessDevice(torch.device("cpu"), rank, world) for rank in range(world)]
+        places = [Place(torch.device("cpu"), rank, world) for rank in range(world)]
         with ThreadPoolExecutor(world) as ranks:
             return list(ranks.map(function, places))
 
@@ -100,7 +100,7 @@ def test_nothing_that_all_have_is_a_new_beginning_or_an_error(
     put(tmp_path / "checkpoints", 2, 2, without=1)
     settings = Settings(run=RunSettings(dir=str(tmp_path)))
 
-    def ask(resume: Any) -> Callable[[ProcessDevice], Any]:
+    def ask(resume: Any) -> Callable[[Place], Any]:
         return lambda place: going_on(resume, settings, "mine", place, lambda line: None)
 
     assert together(2, ask("auto")) == ["anew", "anew"]
@@ -114,7 +114,7 @@ def test_a_run_of_this_launch_goes_on_and_one_of_another_does_not(
     for key, value in {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "job-7"}.items():
         monkeypatch.setenv(key, value)
     settings, said = Settings(run=RunSettings(dir=str(tmp_path / "run"))), list[str]()
-    place = ProcessDevice(torch.device("cpu"))
+    place = Place(torch.device("cpu"))
     assert going_on(None, settings, "mine", place, said.append) is None
     start.start_run(settings, "mine", ["mine"])
     assert going_on(None, settings, "mine", place, said.append) == "auto"
@@ -124,7 +124,7 @@ def test_a_run_of_this_launch_goes_on_and_one_of_another_does_not(
 
 
 def test_ranks_take_as_many_batches_as_the_one_with_the_most(together: Any) -> None:
-    def take(place: ProcessDevice) -> list[tuple[int, bool]]:
+    def take(place: Place) -> list[tuple[int, bool]]:
         return list(distributed.in_step(range(10, 12 + place.rank), place))
 
     assert together(2, take) == [
@@ -133,7 +133,7 @@ def test_ranks_take_as_many_batches_as_the_one_with_the_most(together: Any) -> N
 
 
 def test_a_rank_without_any_batch_is_an_error_on_all_of_them(together: Any) -> None:
-    def take(place: ProcessDevice) -> str:
+    def take(place: Place) -> str:
         try:
             return str(list(distributed.in_step(range(place.rank), place)))
         except Exception as error:

@@ -18,14 +18,14 @@ from torch.utils.data import TensorDataset
 from holdfast.config import from_dict
 from holdfast.errors import UsageError
 from holdfast.run import LaneReader, Run
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 from holdfast.training.loop import sample_rows
 from holdfast.training.loop.progress import Progress
 from holdfast.training.loop.validation import validate
 from holdfast.training.settings import TrainSettings
 from holdfast.training.trainer import Trainer
 
-ALONE = ProcessDevice(torch.device("cpu"))
+ALONE = Place(torch.device("cpu"))
 VALUES = torch.randn(101, generator=torch.Generator().manual_seed(0)).square()
 
 

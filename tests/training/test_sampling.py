@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from holdfast.errors import SettingsError
 from holdfast.training.data.sampling import EpochBatches
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 from holdfast.training.seeding import generator
 
 
 def ranks(length: int, batch: int, world: int, epoch: int = 0, **given: Any) -> list[EpochBatches]:
     made = []
     for rank in range(world):
-        place = ProcessDevice(torch.device("cpu"), rank, world, rank)
+        place = Place(torch.device("cpu"), rank, world, rank)
         options: Any = {"shuffle": True, **given}
         made.append(EpochBatches(length, batch, place, seed=3, **options))
         made[-1].set_epoch(epoch)

@@ -17,7 +17,7 @@ from holdfast.checkpoint.training_state import TrainingState
 from holdfast.errors import SettingsError
 from holdfast.training import sharding
 from holdfast.training.averaging import Average, AverageSettings
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 from holdfast.training.parallel import put_in_place, unsynchronised
 from holdfast.training.precision import Precision
 from holdfast.training.settings import TrainSettings
@@ -80,7 +80,7 @@ def test_settings_that_do_not_go_together_are_refused(
 
 
 def test_replicas_that_do_not_divide_the_ranks_are_refused_before_anything_is_sent() -> None:
-    place = ProcessDevice(CPU, rank=0, world=6)
+    place = Place(CPU, rank=0, world=6)
     with pytest.raises(SettingsError, match="6 ranks cannot be divided; it may be 1, 2, 3, 6"):
         sharding.shard(net(), place, replicas=4)
 
@@ -89,7 +89,7 @@ def test_one_rank_shares_nothing() -> None:
     model, said = net(), list[str]()
     put_in_place(
         model,
-        ProcessDevice(CPU),
+        Place(CPU),
         Precision("fp32", CPU),
         said.append,
         kind="fsdp",

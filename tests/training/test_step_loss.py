@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from holdfast.cli import main
 from holdfast.training import cuda_graphs, step_loss
 from holdfast.training.cuda_graphs import Captured, Graphs, twins
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 from holdfast.training.state_before import StateBefore
 from holdfast.watching.watch import Watch
 
@@ -234,5 +234,5 @@ def test_a_pass_on_a_cpu_runs_as_it_is() -> None:
     graphs, net = Graphs(), model()
     assert graphs.run(lambda x: (net(x),), [torch.ones(2, 4)], [net], carries=1) is None
     assert graphs.reason == "it is not on a GPU" and not graphs.failed
-    place, eager = ProcessDevice(torch.device("cuda"), world=2), None
+    place, eager = Place(torch.device("cuda"), world=2), None
     assert step_loss._why_never(eager, place).startswith("2 ranks")  # type: ignore[arg-type]

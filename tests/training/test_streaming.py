@@ -19,7 +19,7 @@ from holdfast.training.data import streaming
 from holdfast.training.data.loading import DataSettings, Loader, make_loader
 from holdfast.training.data.streaming import Streamed
 from holdfast.training.data.tensor_files import write_tensors
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 
 CPU = torch.device("cpu")
 
@@ -52,7 +52,7 @@ def read(
     """What each worker of each rank reads; workers are simulated."""
     found = []
     for rank in range(world):
-        place = ProcessDevice(CPU, rank, world, rank)
+        place = Place(CPU, rank, world, rank)
         stream = Streamed(shards, **given).joined(place, batch, seed=5, train=train)
         stream.set_epoch(2)
         found.append([])
@@ -156,7 +156,7 @@ def test_a_stream_that_is_not_shuffled_is_in_order() -> None:
 
 
 def loaded(stream: Streamed, workers: int, **given: Any) -> Loader:
-    place = given.pop("place", ProcessDevice(CPU))
+    place = given.pop("place", Place(CPU))
     settings = DataSettings(batch=4, **given)
     return make_loader(stream, settings, place, train=True, seed=3, workers=workers)
 
@@ -187,9 +187,7 @@ def test_workers_that_last_read_the_next_epoch_in_its_own_order() -> None:
 def test_one_stream_may_be_trained_and_validated_on_side_by_side() -> None:
     stream = Streamed(shards_of([10, 10], sized=True))
     train, validation = (
-        make_loader(
-            stream, DataSettings(batch=4), ProcessDevice(CPU), train=train, seed=0, workers=0
-        )
+        make_loader(stream, DataSettings(batch=4), Place(CPU), train=train, seed=0, workers=0)
         for train in (True, False)
     )
     train.set_epoch(3)
@@ -240,8 +238,8 @@ def test_folders_of_tensors_are_shards(tmp_path: Path) -> None:
 
 def test_the_length_is_that_of_the_rank() -> None:
     stream = Streamed([[1, 2, 3], [4, 5]], length=20)
-    assert len(stream.joined(ProcessDevice(CPU, 0, 2), 4, seed=0, train=True)) == 10
-    assert len(stream.joined(ProcessDevice(CPU, 1, 2), 4, seed=0, train=False)) == 3
+    assert len(stream.joined(Place(CPU, 0, 2), 4, seed=0, train=True)) == 10
+    assert len(stream.joined(Place(CPU, 1, 2), 4, seed=0, train=False)) == 3
     with pytest.raises(TypeError, match="give it length="):
         len(Streamed([Counted(1)]))
 
@@ -265,9 +263,9 @@ def test_what_cannot_be_streamed_is_refused(shards: Any, given: Any, text: str) 
 
 def test_ranks_do_not_train_on_a_stream_they_cannot_share_alike() -> None:
     with pytest.raises(UsageError, match=r"2 ranks cannot train alike.*Streamed\(length=\)"):
-        loaded(Streamed([Counted(1, 2)]), 0, place=ProcessDevice(CPU, 0, 2))
+        loaded(Streamed([Counted(1, 2)]), 0, place=Place(CPU, 0, 2))
     with pytest.raises(UsageError, match="a stream of 1 samples for 2 ranks"):
-        loaded(Streamed([[1]]), 0, place=ProcessDevice(CPU, 0, 2))
+        loaded(Streamed([[1]]), 0, place=Place(CPU, 0, 2))
 
 
 def test_a_reader_without_a_sample_says_so_instead_of_reading_for_ever() -> None:

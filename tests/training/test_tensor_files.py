@@ -18,9 +18,9 @@ from holdfast.errors import UsageError
 from holdfast.training.data.gathered import Gathered, collate
 from holdfast.training.data.loading import DataSettings, make_loader
 from holdfast.training.data.tensor_files import HEADER, MappedTensors, TensorWriter, write_tensors
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 
-CPU = ProcessDevice(torch.device("cpu"))
+CPU = Place(torch.device("cpu"))
 X = torch.arange(60.0).view(10, 3, 2)
 Y = torch.arange(10)
 

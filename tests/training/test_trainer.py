@@ -151,9 +151,9 @@ def test_it_computes_what_the_plain_loop_computes(tmp_path: Path) -> None:
     # The trainer's own choice: on some processors its last bits differ from those of the others.
     optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01, weight_decay=0.0, fused=True)
     from holdfast.training.data.sampling import EpochBatches
-    from holdfast.training.device import ProcessDevice
+    from holdfast.training.device import Place
 
-    batches = EpochBatches(60, 8, ProcessDevice(torch.device("cpu")), shuffle=True, seed=0)
+    batches = EpochBatches(60, 8, Place(torch.device("cpu")), shuffle=True, seed=0)
     x, y = data().tensors
     for epoch in range(3):
         batches.set_epoch(epoch)
@@ -491,10 +491,10 @@ def test_clipping_is_that_of_torch(tmp_path: Path) -> None:
     fit(tmp_path, how, net, train=data(64))
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
     from holdfast.training.data.sampling import EpochBatches
-    from holdfast.training.device import ProcessDevice
+    from holdfast.training.device import Place
 
     x, y = data(64).tensors
-    for indices in EpochBatches(64, 8, ProcessDevice(torch.device("cpu")), shuffle=True, seed=0):
+    for indices in EpochBatches(64, 8, Place(torch.device("cpu")), shuffle=True, seed=0):
         optimizer.zero_grad()
         nn.functional.mse_loss(plain(x[indices]), y[indices]).backward()
         nn.utils.clip_grad_norm_(plain.parameters(), 0.1)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 from holdfast.training.loop.validation import evaluating, validate
 
-ALONE = ProcessDevice(torch.device("cpu"))
+ALONE = Place(torch.device("cpu"))
 
 
 def run(batches: list[Tensor], measure: Any, limit: int | None = None) -> dict[str, float]:

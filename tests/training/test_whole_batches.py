@@ -20,7 +20,7 @@ from holdfast.training.data.gathered import Gathered
 from holdfast.training.data.loading import DataSettings, Loader, make_loader
 from holdfast.training.data.streaming import Streamed
 from holdfast.training.data.tensor_files import write_tensors
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 
 CPU = torch.device("cpu")
 
@@ -63,9 +63,7 @@ def read(shards: Any, world: int, workers: int, **how: Any) -> list[list[list[li
     batch, chunk, drop_last = how.pop("batch"), how.pop("chunk"), how.pop("drop_last", False)
     found = []
     for rank in range(world):
-        stream = Streamed(shards).joined(
-            ProcessDevice(CPU, rank, world), batch, seed=5, chunk=chunk, **how
-        )
+        stream = Streamed(shards).joined(Place(CPU, rank, world), batch, seed=5, chunk=chunk, **how)
         stream = stream.in_batches(drop_last=drop_last)
         stream.set_epoch(2)
         found.append([])
@@ -126,7 +124,7 @@ def test_training_ranks_have_equal_numbers_of_batches_of_other_samples(
 def loaded(stream: Streamed, *, train: bool = True, workers: int = 0, **more: Any) -> Loader:
     collate_fn = more.pop("collate_fn", None)
     settings = DataSettings(**{"batch": 8, "chunk": 16, **more})
-    place = ProcessDevice(CPU)
+    place = Place(CPU)
     return make_loader(
         stream, settings, place, train=train, seed=1, workers=workers, collate_fn=collate_fn
     )

@@ -19,10 +19,10 @@ from holdfast.training.data.workers import (
     improve,
     measure_loading,
 )
-from holdfast.training.device import ProcessDevice
+from holdfast.training.device import Place
 
-CPU = ProcessDevice(torch.device("cpu"))
-GPU = ProcessDevice(torch.device("cuda", 0))
+CPU = Place(torch.device("cpu"))
+GPU = Place(torch.device("cuda", 0))
 AUTO = DataSettings()
 
 
@@ -42,7 +42,7 @@ AUTO = DataSettings()
     ],
 )
 def test_workers_are_chosen_from_cores_and_times(
-    place: ProcessDevice, load: float, step: float | None, cores: int, expected: str
+    place: Place, load: float, step: float | None, cores: int, expected: str
 ) -> None:
     count, why = choose_workers(AUTO, place, load, step, cores, arm=False)
     assert why.startswith(expected) and int(why.split()[0]) == count

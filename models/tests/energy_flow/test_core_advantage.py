@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.training import ProcessDevice, Trainer, resolve
+from holdfast.training import Place, Trainer, resolve
 from holdfast.training.loop.progress import Progress
 from holdfast_models.energy_flow.recipe import RECIPE, build
 
@@ -28,7 +28,7 @@ def held_out_fvu(folder: Path, seed: int, *more: str) -> float:
     given = (*SMALL, f"data.seed={seed}", *more)
     settings = resolve(RECIPE, preset="fields", overrides=given, platform="none")
     torch.manual_seed(0)
-    task = build(settings, ProcessDevice(torch.device("cpu"), rank=1))
+    task = build(settings, Place(torch.device("cpu"), rank=1))
     result = Trainer.of(task, settings.train, run_dir=folder, progress=Progress()).fit()
     return result.validation["fvu"]
 

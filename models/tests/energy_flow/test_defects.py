@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import holdfast_models.energy_flow
 from holdfast.run import LaneReader, Run
-from holdfast.training import ProcessDevice, Trainer, resolve
+from holdfast.training import Place, Trainer, resolve
 from holdfast.training.loop.progress import Progress
 from holdfast_models.energy_flow import recipe
 from holdfast_models.energy_flow.model import energy_flow
@@ -27,7 +27,7 @@ from holdfast_models.energy_flow.model.lattice import Core
 from holdfast_models.energy_flow.recipe import RECIPE, Objective, build
 from holdfast_models.energy_flow.text.bridge import TextBridge
 
-CPU = ProcessDevice(torch.device("cpu"), rank=1)  # one that prints nothing
+CPU = Place(torch.device("cpu"), rank=1)  # one that prints nothing
 SMALL = [
     "model.lattice.width=4", "model.lattice.height=4", "model.lattice.depth=6", "model.width=16",
     "model.carrier.hidden=8", "model.carrier.layers=1", "model.flows.spawn_threshold=0.1",

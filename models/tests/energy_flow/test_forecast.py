@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast import HoldfastError
-from holdfast.training import ProcessDevice, resolve, run_recipe
+from holdfast.training import Place, resolve, run_recipe
 from holdfast.training.batch_size import memory as machine
 from holdfast.training.batch_size.memory import HostMemory
 from holdfast_models.energy_flow import recipe as family
@@ -20,7 +20,7 @@ from holdfast_models.energy_flow.modes.memory import first_flows, rows
 from holdfast_models.energy_flow.recipe import RECIPE
 from holdfast_models.energy_flow.run_settings import EnergyFlowSettings
 
-CPU = ProcessDevice(torch.device("cpu"))
+CPU = Place(torch.device("cpu"))
 SHIPPED = [None, *RECIPE.presets]
 BIG = ["model.lattice.width=200", "model.lattice.height=200"]
 

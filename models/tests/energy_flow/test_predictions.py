@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from holdfast.cli import main
-from holdfast.training import MappedTensors, ProcessDevice, load_weights, resolve, saved_config
+from holdfast.training import MappedTensors, Place, load_weights, resolve, saved_config
 from holdfast_models.energy_flow.recipe import RECIPE, build
 
 SMALL = [
@@ -26,7 +26,7 @@ def test_the_embeddings_are_those_of_the_trained_model(tmp_path: Path) -> None:
     found = MappedTensors(run / "predictions" / "validation", ["y_BE"]).mapped("y_BE")
 
     settings = resolve(RECIPE, saved_config(run), platform="none")
-    task = build(settings, ProcessDevice(torch.device("cpu"), rank=1))
+    task = build(settings, Place(torch.device("cpu"), rank=1))
     load_weights(task.model, run)
     x_BE = torch.stack([task.validation[i][0] for i in range(8)])  # type: ignore[index]
     with torch.no_grad():

@@ -14,7 +14,7 @@ import torch
 from holdfast.checkpoint.file import load
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.run import LaneReader, Run
-from holdfast.training import ProcessDevice, resolve
+from holdfast.training import Place, resolve
 from holdfast_models.energy_flow.model.noise import Key, noise_seed, normal_N3
 from holdfast_models.energy_flow.recipe import RECIPE, build
 
@@ -89,7 +89,7 @@ def test_a_rank_asks_the_model_for_its_own_noise() -> None:
     settings = resolve(RECIPE, None, None, [*SMALL, "bridge.on=false"], "none")
 
     def asked(rank: int) -> int:
-        task = build(settings, ProcessDevice(torch.device("cpu"), rank, world=2))
+        task = build(settings, Place(torch.device("cpu"), rank, world=2))
         seen: list[int] = []
 
         def net(x_BE: torch.Tensor, **how: Any) -> Any:
@@ -105,7 +105,7 @@ def test_a_rank_asks_the_model_for_its_own_noise() -> None:
 
 def test_parameters_that_take_no_part_have_a_gradient_of_zero_where_ranks_wait_for_it() -> None:
     settings = resolve(RECIPE, None, None, SMALL, "none")
-    task = build(settings, ProcessDevice(torch.device("cpu"), 1, world=2))
+    task = build(settings, Place(torch.device("cpu"), 1, world=2))
     batch = task.train.__getitems__(range(4)).batch  # type: ignore[attr-defined]
     assert task.stepped is not None
     for step, at_rest in ((1, True), (3, False)):

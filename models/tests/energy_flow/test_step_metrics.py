@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from holdfast.run import LaneReader, Run
 from holdfast.training import (
     LogSettings,
-    ProcessDevice,
+    Place,
     Trainer,
     channels,
     resolve,
@@ -26,7 +26,7 @@ from holdfast_models.energy_flow import recipe, step_metrics
 from holdfast_models.energy_flow.recipe import RECIPE, build
 from holdfast_models.energy_flow.step_metrics import Stopwatch, lap
 
-CPU = ProcessDevice(torch.device("cpu"), rank=1)  # one that prints nothing
+CPU = Place(torch.device("cpu"), rank=1)  # one that prints nothing
 SMALL = [
     "model.lattice.width=4", "model.lattice.height=4", "model.lattice.depth=8", "model.width=16",
     "model.carrier.hidden=8", "model.carrier.layers=1", "model.flows.spawn_threshold=0.1",
@@ -339,9 +339,7 @@ def test_channels_of_the_lattice_compute_nothing_while_off(
     batch = made.train.__getitems__(range(4)).batch
 
     def operations(*names: str) -> int:
-        undo = channels.setup(
-            LogSettings(channels=names), ProcessDevice(torch.device("cpu")), print
-        )
+        undo = channels.setup(LogSettings(channels=names), Place(torch.device("cpu")), print)
         try:
             with Operations() as counted:
                 made.loss(made.model, batch)
@@ -370,7 +368,7 @@ def test_the_channel_says_at_which_step_flows_converged(drift: float, said: str)
     lines: list[str] = []
     undo = channels.setup(
         LogSettings(channels=("convergence", "relative", "reflection")),
-        ProcessDevice(torch.device("cpu")),
+        Place(torch.device("cpu")),
         lines.append,
     )
     try:
@@ -387,7 +385,7 @@ def test_the_channel_says_at_which_step_flows_converged(drift: float, said: str)
 def test_the_caches_tell_how_they_were_used(tmp_path: Path) -> None:
     lines: list[str] = []
     undo = channels.setup(
-        LogSettings(channels=("cache",)), ProcessDevice(torch.device("cpu")), lines.append
+        LogSettings(channels=("cache",)), Place(torch.device("cpu")), lines.append
     )
     try:
         _, again = (task(f"data.cache_dir={tmp_path}", "bridge.cache=2") for _ in range(2))

@@ -16,13 +16,13 @@ import torch
 
 from holdfast import HoldfastError
 from holdfast.run import LaneReader, Run
-from holdfast.training import ProcessDevice, Trainer, resolve
+from holdfast.training import Place, Trainer, resolve
 from holdfast.training.loop.progress import Progress
 from holdfast_models.energy_flow.model.energy_flow import EnergyFlow
 from holdfast_models.energy_flow.recipe import RECIPE, Sentences, build
 from holdfast_models.energy_flow.run_settings import EnergyFlowSettings
 
-CPU = ProcessDevice(torch.device("cpu"), rank=1)  # one that prints nothing
+CPU = Place(torch.device("cpu"), rank=1)  # one that prints nothing
 SMALL = [
     "model.lattice.width=6", "model.lattice.height=6", "model.lattice.depth=4", "model.width=32",
     "model.carrier.hidden=16", "data.width=32", "data.count=300", "train.data.batch=16",

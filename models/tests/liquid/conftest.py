@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.training import ProcessDevice, Task, Trainer, resolve
+from holdfast.training import Place, Task, Trainer, resolve
 from holdfast.training.loop.progress import Progress
 from holdfast_models.liquid.recipe import RECIPE, build
 
@@ -22,7 +22,7 @@ SMALL = [
     "train.schedule.name=constant", "train.validation.batches=2", "pictures=false",
     "train.holdfast.run.quiet=true", "continual.importance_samples=4",
 ]  # fmt: skip
-QUIET = ProcessDevice(torch.device("cpu"), rank=1)
+QUIET = Place(torch.device("cpu"), rank=1)
 
 
 @pytest.fixture

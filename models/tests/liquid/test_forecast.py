@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.training import ProcessDevice
+from holdfast.training import Place
 from holdfast_models.liquid.forecast import forecast
 
-CPU = ProcessDevice(torch.device("cpu"))
+CPU = Place(torch.device("cpu"))
 
 
 def test_time_and_memory_grow_with_the_batch(settings_of: Any) -> None:

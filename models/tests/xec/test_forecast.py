@@ -12,7 +12,7 @@ import torch
 
 from holdfast import HoldfastError
 from holdfast.cli import main
-from holdfast.training import ProcessDevice, resolve
+from holdfast.training import Place, resolve
 from holdfast.training.batch_size import memory as machine
 from holdfast.training.batch_size.memory import HostMemory
 from holdfast.training.forecast import announce
@@ -20,8 +20,8 @@ from holdfast_models.xec import forecast as family
 from holdfast_models.xec.forecast import forecast_of
 from holdfast_models.xec.recipes import recipe_of
 
-GPU = ProcessDevice(torch.device("cuda"))
-CPU = ProcessDevice(torch.device("cpu"))
+GPU = Place(torch.device("cuda"))
+CPU = Place(torch.device("cpu"))
 
 
 @pytest.fixture

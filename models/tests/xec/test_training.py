@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.training import ProcessDevice, Task, Trainer, read_weights
+from holdfast.training import Place, Task, Trainer, read_weights
 from holdfast.training.loop.progress import Progress
 from holdfast_models.xec import recipes
 from holdfast_models.xec.artifacts import Artifacts
 
-QUIET = ProcessDevice(torch.device("cpu"), rank=1)
+QUIET = Place(torch.device("cpu"), rank=1)
 ENERGY = ["tasks.angle.enabled=false", "model.encoder_dim=64"]
 PLAIN = [*ENERGY, "model.channel_dropout_rate=0", "train.data.shuffle=false",
          "train.optimizer.name=sgd", "train.schedule.name=constant"]  # fmt: skip

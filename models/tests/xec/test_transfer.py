@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from holdfast import HoldfastError
-from holdfast.training import ProcessDevice, Trainer, read_weights
+from holdfast.training import Place, Trainer, read_weights
 from holdfast.training.loop.progress import Progress
 from holdfast_models.xec.assembly import make_model
 from holdfast_models.xec.recipes import task_of
 from holdfast_models.xec.transfer import apply_init, check_init
 
-QUIET = ProcessDevice(torch.device("cpu"), rank=1)
+QUIET = Place(torch.device("cpu"), rank=1)
 RunOf = Callable[[str], Path]
 
 
@@ -34,7 +34,7 @@ def test_19_4_an_autoencoder_gives_its_encoder_to_a_regressor(
     torch.manual_seed(3)
     fresh = make_model(settings).state_dict()
     torch.manual_seed(3)
-    task = task_of(settings, ProcessDevice(torch.device("cpu")), rows_of(1), None)
+    task = task_of(settings, Place(torch.device("cpu")), rows_of(1), None)
     found, saved = task.model.state_dict(), read_weights(run_of("mae"))[0]
     encoder = encoder_of(found)
     assert encoder and all(torch.equal(one, saved[name]) for name, one in encoder.items())

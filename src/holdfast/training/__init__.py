@@ -31,7 +31,7 @@ _HOME = {
     "LogSettings": "channels",
     "MappedTensors": "data.tensor_files",
     "OptimizerSettings": "optimizers",
-    "ProcessDevice": "device",
+    "Place": "device",
     "PredictionWriter": "predicting",
     "ProfileSettings": "loop.profiling",
     "Recipe": "recipes",
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from .data.loading import DataSettings
     from .data.streaming import Streamed
     from .data.tensor_files import MappedTensors, TensorWriter, write_tensors
-    from .device import ProcessDevice
+    from .device import Place
     from .differences import Difference
     from .forecast import Forecast, kept_bytes, step_seconds
     from .loop.health import BandSettings, HealthSettings
@@ -111,8 +111,8 @@ __all__ = [
     "LogSettings",
     "MappedTensors",
     "OptimizerSettings",
+    "Place",
     "PredictionWriter",
-    "ProcessDevice",
     "ProfileSettings",
     "Recipe",
     "Result",

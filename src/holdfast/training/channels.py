@@ -26,7 +26,7 @@ from ..errors import SettingsError
 from .loop.terminal import Careful, reaches_a_person
 
 if TYPE_CHECKING:
-    from .device import ProcessDevice
+    from .device import Place
 
 DEBUG_VERBOSE = 11
 DEBUG_CACHE = 12
@@ -221,7 +221,7 @@ def disable(*names: str) -> None:
 
 
 def setup(
-    settings: LogSettings, place: ProcessDevice, say: Callable[[str], None] | None = None
+    settings: LogSettings, place: Place, say: Callable[[str], None] | None = None
 ) -> Callable[[], None]:
     """Let the channels of a run write, through one handler however often this is called.
 
@@ -252,7 +252,7 @@ def setup(
 
 
 @contextlib.contextmanager
-def written(settings: LogSettings, place: ProcessDevice) -> Iterator[None]:
+def written(settings: LogSettings, place: Place) -> Iterator[None]:
     """Let the channels of a run write inside; see ``setup``."""
     undo = setup(settings, place)
     try:

@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from ..config import Section, bounded
 from ..errors import SettingsError
 from .data.loading import DataSettings
-from .device import ProcessDevice
+from .device import Place
 from .optimizers import OptimizerSettings
 from .recipes import Recipe
 from .schedules import ScheduleSettings
@@ -123,7 +123,7 @@ def predict(model: nn.Module, batch_BL: Tensor) -> Mapping[str, Tensor]:
     return {"code": code_BL.int(), "probability": probability_BL}
 
 
-def build(settings: DemoSettings, place: ProcessDevice) -> Task:
+def build(settings: DemoSettings, place: Place) -> Task:
     """Text, windows, model."""
     text = _text(settings.text)
     alphabet = sorted(set(text))

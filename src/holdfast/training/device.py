@@ -8,7 +8,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class ProcessDevice:
+class Place:
     """One process of a training run.
 
     Args:

@@ -18,7 +18,7 @@ from torch import Tensor, distributed
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from ..errors import SettingsError, UsageError
-from .device import ProcessDevice
+from .device import Place
 from .rendezvous import fresh_store
 
 T = TypeVar("T")
@@ -30,11 +30,11 @@ _BUCKET = 25 * 2**20
 
 
 @contextlib.contextmanager
-def joined(device: str = "auto") -> Iterator[ProcessDevice]:
+def joined(device: str = "auto") -> Iterator[Place]:
     """Take this process's place among the ranks, and leave it at the end."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-    place = ProcessDevice(_device(device, local), rank, world, local)
+    place = Place(_device(device, local), rank, world, local)
     if world == 1 or distributed.is_initialized():
         yield place
         return
@@ -94,14 +94,14 @@ def buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
         yield bucket
 
 
-def total(values: Mapping[str, float], place: ProcessDevice) -> dict[str, float]:
+def total(values: Mapping[str, float], place: Place) -> dict[str, float]:
     """Each number summed over ranks; names may differ between them."""
     every = everyone(dict(values), place)
     names = dict.fromkeys(name for one in every for name in one)
     return {name: sum(one.get(name, 0.0) for one in every) for name in names}
 
 
-def everyone(own_part: T, place: ProcessDevice) -> list[T]:
+def everyone(own_part: T, place: Place) -> list[T]:
     """What each rank gives, a small plain object, in the order of ranks; on every rank."""
     if place.world == 1:
         return [own_part]
@@ -110,7 +110,7 @@ def everyone(own_part: T, place: ProcessDevice) -> list[T]:
     return every
 
 
-def gather_rows(rows: Mapping[str, Tensor], place: ProcessDevice) -> dict[str, Tensor]:
+def gather_rows(rows: Mapping[str, Tensor], place: Place) -> dict[str, Tensor]:
     """The rows of all ranks, one rank after the other; tensors on the CPU.
 
     Names, types and numbers of rows may differ between ranks; rows of one name have one shape.
@@ -141,7 +141,7 @@ def gather_rows(rows: Mapping[str, Tensor], place: ProcessDevice) -> dict[str, T
     return gathered
 
 
-def in_step(batches: Iterable[T], place: ProcessDevice) -> Iterator[tuple[T, bool]]:
+def in_step(batches: Iterable[T], place: Place) -> Iterator[tuple[T, bool]]:
     """The batches of this rank, as many on every rank, and whether one counts.
 
     For what all ranks have to compute together: one that has no batch left gets its last one
@@ -167,7 +167,7 @@ def in_step(batches: Iterable[T], place: ProcessDevice) -> Iterator[tuple[T, boo
         yield last[0], found is not None
 
 
-def anyone(flag: bool, place: ProcessDevice) -> bool:
+def anyone(flag: bool, place: Place) -> bool:
     """Whether it is true on any rank."""
     if place.world == 1:
         return flag

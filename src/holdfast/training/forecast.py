@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import HoldfastError
 from .batch_size.memory import free_memory
-from .device import ProcessDevice
+from .device import Place
 from .loop.step_numbers import size, span
 
 _LONG = 15 * 60  # seconds from which a run is worth a second thought
@@ -47,7 +47,7 @@ class Forecast:
             return None
         return self.step_seconds * self.steps
 
-    def lines(self, place: ProcessDevice) -> list[str]:
+    def lines(self, place: Place) -> list[str]:
         """What it takes, for people: one line, and advice where it takes long."""
         parts = ", ".join(f"{name} {size(count)}" for name, count in self.memory.items() if count)
         said = [f"about {size(self.bytes)} of memory ({parts})"] if self.bytes else []
@@ -63,7 +63,7 @@ class Forecast:
         return lines
 
 
-def announce(name: str, found: Forecast, place: ProcessDevice, say: Callable[[str], None]) -> None:
+def announce(name: str, found: Forecast, place: Place, say: Callable[[str], None]) -> None:
     """Say what a run will take.
 
     Raises:

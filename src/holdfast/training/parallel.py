@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SettingsError, UsageError
-from .device import ProcessDevice
+from .device import Place
 from .distributed import broadcast, buckets
 from .precision import Precision
 from .sharding import shard, unreduced
@@ -29,7 +29,7 @@ ParallelName = Literal["ddp", "fsdp"]
 
 def put_in_place(
     model: nn.Module,
-    place: ProcessDevice,
+    place: Place,
     precision: Precision,
     say: Callable[[str], None],
     *,
@@ -60,7 +60,7 @@ def put_in_place(
     return model
 
 
-def wrap(model: nn.Module, place: ProcessDevice, *, late: bool = False) -> nn.Module:
+def wrap(model: nn.Module, place: Place, *, late: bool = False) -> nn.Module:
     """The model as the loop calls it: gradients are averaged over ranks.
 
     ``late``: not during backward but by ``complete``, so that a rank may begin a step anew.
@@ -80,7 +80,7 @@ def unsynchronised(net: nn.Module, inner: bool) -> contextlib.AbstractContextMan
     return contextlib.nullcontext()
 
 
-def complete(net: nn.Module, place: ProcessDevice, *, late: bool) -> None:
+def complete(net: nn.Module, place: Place, *, late: bool) -> None:
     """The last backward pass of a step is over: what its wrapper has not done for the ranks."""
     if place.world == 1:
         return
@@ -91,7 +91,7 @@ def complete(net: nn.Module, place: ProcessDevice, *, late: bool) -> None:
 
 
 @torch.no_grad()
-def _average(model: nn.Module, place: ProcessDevice) -> None:
+def _average(model: nn.Module, place: Place) -> None:
     """What the wrapped model does during backward, at once: mean gradients, the first's buffers."""
     gradients: list[Tensor] = []
     for name, parameter in model.named_parameters():

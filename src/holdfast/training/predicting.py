@@ -26,7 +26,7 @@ from .data.streaming import Streamed
 from .data.tensor_files import HEADER, PARTIAL, TensorWriter
 from .data.transfer import Transfer, count
 from .data.workers import choose_threads, choose_workers, measure_loading
-from .device import ProcessDevice
+from .device import Place
 from .loop.interrupts import Interrupts
 from .loop.step_numbers import pace
 from .loop.validation import evaluating
@@ -131,7 +131,7 @@ def predict(
     data: Data | None = None,
     entries: tuple[int, int | None] = (0, None),
     chunk: int = 4096,
-    place: ProcessDevice | None = None,
+    place: Place | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Predicted:
     """Write what the model of a task, with the weights it has, predicts for a dataset.
@@ -254,7 +254,7 @@ def _batches(
     task: Task,
     data: Data,
     settings: TrainSettings,
-    place: ProcessDevice,
+    place: Place,
     first: int,
     last: int | None,
 ) -> Iterator[tuple[Any, int]]:
@@ -295,9 +295,7 @@ def _length(data: Data) -> int | None:
     return None
 
 
-def _loader(
-    task: Task, data: Dataset[Any], settings: TrainSettings, place: ProcessDevice
-) -> Loader:
+def _loader(task: Task, data: Dataset[Any], settings: TrainSettings, place: Place) -> Loader:
     given = replace(settings.data, batch=settings.validation.batch or settings.data.batch)
 
     def make(workers: int) -> Loader:

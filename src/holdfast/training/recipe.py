@@ -14,7 +14,7 @@ from .differences import Compare
 from .other_names import Deprecated, Read
 
 if TYPE_CHECKING:
-    from .device import ProcessDevice
+    from .device import Place
     from .forecast import Forecast
     from .task import Task
 
@@ -46,8 +46,8 @@ class Recipe:
     name: str
     summary: str
     settings: type[Section]
-    build: Callable[[Any, ProcessDevice], Task]
-    forecast: Callable[[Any, ProcessDevice], Forecast] | None = None
+    build: Callable[[Any, Place], Task]
+    forecast: Callable[[Any, Place], Forecast] | None = None
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(
         default_factory=dict[str, Mapping[str, Any]]
     )

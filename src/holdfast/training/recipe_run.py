@@ -13,7 +13,7 @@ from ..checkpoint.record import is_single
 from ..checkpoint.search import Resume
 from . import channels, distributed, seeding
 from .batch_size.finding import largest_batch
-from .device import ProcessDevice
+from .device import Place
 from .forecast import announce
 from .loop.artifacts import ERRORS
 from .loop.validation_schedule import reported
@@ -79,7 +79,7 @@ def find_recipe_batch(recipe: Recipe, settings: Any) -> int:
     return 0
 
 
-def _built(recipe: Recipe, settings: Any, place: ProcessDevice) -> Task:
+def _built(recipe: Recipe, settings: Any, place: Place) -> Task:
     put_back = seeding.prepare(settings.train.seed, place.rank)
     try:
         return recipe.build(settings, place)

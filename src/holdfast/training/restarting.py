@@ -19,7 +19,7 @@ from ..config import Settings
 from ..errors import CheckpointError
 from ..watching.recorded_run import former_life
 from . import distributed
-from .device import ProcessDevice
+from .device import Place
 
 Step = tuple[int, int]
 """A step, and how many ranks saved it."""
@@ -29,7 +29,7 @@ def going_on(
     resume: Resume,
     settings: Settings,
     name: str | None,
-    place: ProcessDevice,
+    place: Place,
     say: Callable[[str], None],
 ) -> Resume:
     """What ``watch(resume=...)`` is to be given, the same step on every rank.
@@ -61,9 +61,7 @@ def going_on(
     )
 
 
-def common_checkpoint(
-    folder: Path, place: ProcessDevice, say: Callable[[str], None]
-) -> Path | None:
+def common_checkpoint(folder: Path, place: Place, say: Callable[[str], None]) -> Path | None:
     """This rank's part of the newest checkpoint that is whole, None where there is none.
 
     Where more ranks go on than saved it, the others take that of the first.

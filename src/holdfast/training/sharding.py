@@ -26,14 +26,14 @@ from .distributed import broadcast
 from .module_names import modules_named
 
 if TYPE_CHECKING:
-    from .device import ProcessDevice
+    from .device import Place
 
 _LISTS = (nn.ModuleList, nn.Sequential)
 
 
 def shard(
     model: nn.Module,
-    place: ProcessDevice,
+    place: Place,
     *,
     replicas: int = 1,
     blocks: tuple[str, ...] = (),
@@ -101,7 +101,7 @@ def _is_block(module: nn.Module) -> bool:
     )
 
 
-def _mesh(place: ProcessDevice, replicas: int) -> DeviceMesh:
+def _mesh(place: Place, replicas: int) -> DeviceMesh:
     kind, world = place.device.type, place.world
     if replicas == 1:
         return init_device_mesh(kind, (world,), mesh_dim_names=("shard",))

@@ -23,7 +23,7 @@ from ..checkpoint import rng
 from .compiling import CompiledModel
 from .cuda_graphs import Captured, Graphs
 from .data.transfer import changed, leaves
-from .device import ProcessDevice
+from .device import Place
 from .state_before import StateBefore
 from .task import split
 
@@ -51,7 +51,7 @@ class StepLoss:
         compiled: CompiledModel,
         *,
         graph: bool,
-        place: ProcessDevice,
+        place: Place,
         say: Callable[[str], None],
     ) -> None:
         self._model, self._compiled, self._say = model, compiled, say
@@ -157,7 +157,7 @@ class StepLoss:
         self._say(f"graph: {why}: passes run as they are")
 
 
-def _why_never(compiled: CompiledModel, place: ProcessDevice) -> str:
+def _why_never(compiled: CompiledModel, place: Place) -> str:
     """Why no pass of a run can be replayed."""
     if place.device.type != "cuda":
         return f"the run is on {place.device.type}"

@@ -23,7 +23,7 @@ from .averaging import Average
 from .compiling import CompiledModel
 from .data.loaders import EpochLoaders
 from .data.transfer import Transfer
-from .device import ProcessDevice
+from .device import Place
 from .initial_state import parameter_counts, tell_initial_state
 from .loop.accumulation import AccumulationWindow
 from .loop.artifacts import RunHooks
@@ -137,7 +137,7 @@ class Trainer:
             stack.callback(channels.setup(settings.log, place, say))
             return self._fit(place, progress, stack)
 
-    def _fit(self, place: ProcessDevice, progress: Progress, stack: contextlib.ExitStack) -> Result:
+    def _fit(self, place: Place, progress: Progress, stack: contextlib.ExitStack) -> Result:
         task, settings = self.task, self.settings
         began = time.perf_counter()
         precision = Precision(settings.precision, place.device, settings.holdfast.scaler)
@@ -332,7 +332,7 @@ class Trainer:
         )
 
 
-def _guarded(settings: TrainSettings, place: ProcessDevice, *, validated: bool) -> Settings:
+def _guarded(settings: TrainSettings, place: Place, *, validated: bool) -> Settings:
     """The guard's settings, with what the trainer's own say about the same things."""
     guard = settings.holdfast
     clip, keep = guard.clip, guard.checkpoint

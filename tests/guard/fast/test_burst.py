@@ -570,7 +570,7 @@ def test_a_device_is_reported_once_where_gradients_come_back_to(
     reported: list[int] = []
     table = kernel._table
     monkeypatch.setattr(kernel, "_table", lambda count: reported.append(count) or table(count))
-    monkeypatch.setattr(norm_kernel, "_TOLD", 8)
+    monkeypatch.setattr(norm_kernel, "_REPORTED", 8)
     turns = [[torch.randn(3), torch.randn(5)] for _ in range(9)]
     for grads in (*turns[:3], *turns[:3], *turns, turns[8]):
         places = [grad.data_ptr() for grad in grads]

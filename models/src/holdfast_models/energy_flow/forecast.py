@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from holdfast.training import Forecast, ProcessDevice, free_memory
+from holdfast.training import Forecast, Place, free_memory
 
 from .model import loop
 from .model.energy_flow import EnergyFlow
@@ -62,7 +62,7 @@ def macs(settings: ModelSettings) -> int:
     return neuron + gru + wide**2 // 2 + wide // 2 + 64 * wide + 192
 
 
-def forecast(settings: EnergyFlowSettings, place: ProcessDevice) -> Forecast:
+def forecast(settings: EnergyFlowSettings, place: Place) -> Forecast:
     """What a run of these settings takes on a device.
 
     Args:
@@ -86,7 +86,7 @@ def forecast(settings: EnergyFlowSettings, place: ProcessDevice) -> Forecast:
 
 
 def _memory(
-    settings: EnergyFlowSettings, model: EnergyFlow, place: ProcessDevice
+    settings: EnergyFlowSettings, model: EnergyFlow, place: Place
 ) -> tuple[dict[str, float], bool]:
     """The least bytes that are needed, by what they are for, and whether in chunked mode."""
     weights = float(_WEIGHT_BYTES * sum(one.numel() for one in model.parameters()))
@@ -116,7 +116,7 @@ def _memory(
     return {kept: weights, f"a batch in chunks of {chunk}": least}, True
 
 
-def _what_fits(settings: EnergyFlowSettings, place: ProcessDevice) -> str:
+def _what_fits(settings: EnergyFlowSettings, place: Place) -> str:
     """Settings nearest to these that the memory suffices for."""
     free = free_memory(place.device)
 
@@ -161,7 +161,7 @@ def _steps(settings: EnergyFlowSettings) -> int | None:
 
 
 def _step_seconds(
-    settings: EnergyFlowSettings, model: EnergyFlow, place: ProcessDevice, *, chunked: bool
+    settings: EnergyFlowSettings, model: EnergyFlow, place: Place, *, chunked: bool
 ) -> float:
     """Of an optimizer step."""
     batch = max(1, settings.train.data.batch // place.world)
@@ -240,7 +240,7 @@ def _product_rate(device: torch.device, wide: int) -> float:
     return 10 * 2 * a.numel() * b.shape[1] / (begin.elapsed_time(end) / 1e3)
 
 
-def _autocast(settings: EnergyFlowSettings, place: ProcessDevice) -> torch.autocast:
+def _autocast(settings: EnergyFlowSettings, place: Place) -> torch.autocast:
     kind = place.device.type
     half = settings.train.precision in ("bf16", "fp16") or (
         settings.train.precision == "auto" and kind == "cuda"

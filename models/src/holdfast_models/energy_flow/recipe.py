@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from holdfast.training import Gathered, ProcessDevice, Recipe, Task
+from holdfast.training import Gathered, Place, Recipe, Task
 
 from .assembly import make_model
 from .channels import tell_beginning, tell_pass
@@ -101,7 +101,7 @@ class Objective:
         settings: EnergyFlowSettings,
         sets: PairSets,
         clock: Clock,
-        place: ProcessDevice,
+        place: Place,
     ) -> None:
         self._model, self._settings, self._clock, self._place = model, settings, clock, place
         self._seed = noise_seed(settings.train.seed.seed, place.rank)
@@ -174,7 +174,7 @@ class Objective:
         return {"y_BE": out.y_BE}
 
 
-def build(settings: EnergyFlowSettings, place: ProcessDevice) -> Task:
+def build(settings: EnergyFlowSettings, place: Place) -> Task:
     """Data, vocabulary, model."""
     sets = load_pairs(settings.data)
     if place.main and sets.teacher is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from holdfast.training import Forecast, ProcessDevice, kept_bytes, step_seconds
+from holdfast.training import Forecast, Place, kept_bytes, step_seconds
 
 from .data.tokenizers import ByteTokenizer
 from .model.model import LiquidNet, Sizes
@@ -16,7 +16,7 @@ _BPE = 8192  # tokens, where none are asked for
 _TRIAL = 4  # samples of the step that is timed
 
 
-def forecast(settings: LiquidSettings, place: ProcessDevice) -> Forecast:
+def forecast(settings: LiquidSettings, place: Place) -> Forecast:
     """Memory of a training step, and on a CPU its time; nothing of images and robots.
 
     Those are small, and their sizes are not known before the data are read.

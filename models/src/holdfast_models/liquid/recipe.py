@@ -11,7 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from holdfast import HoldfastError
-from holdfast.training import ProcessDevice, Recipe, Task
+from holdfast.training import Place, Recipe, Task
 
 from .course import Course
 from .data.opening import Opened, open_data
@@ -30,7 +30,7 @@ _DRAWN = 4  # samples that pictures are of
 _CHECKED = 8  # samples that the network is checked with
 
 
-def build(settings: LiquidSettings, place: ProcessDevice) -> Task:
+def build(settings: LiquidSettings, place: Place) -> Task:
     """Everything of a run."""
     opened = open_data(settings)
     if place.main:

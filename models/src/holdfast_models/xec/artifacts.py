@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from holdfast import HoldfastError
-from holdfast.training import ProcessDevice, Task, load_weights, predict
+from holdfast.training import Place, Task, load_weights, predict
 
 from .assembly import Objective
 from .data.batches import inputs_of
@@ -136,7 +136,7 @@ class Artifacts:
     ) -> None:
         task = Task(model=self._model, loss=_no_loss, train=self._validation, predict=look)
         last = None if most is None else min(most, len(cast(Sized, self._validation)))
-        place = ProcessDevice(next(self._model.parameters()).device)
+        place = Place(next(self._model.parameters()).device)
         train = self._settings.train
         predict(task, train, rows, data=self._validation, entries=(0, last), place=place)
 

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from holdfast.training import Forecast, ProcessDevice, free_memory, kept_bytes, step_seconds
+from holdfast.training import Forecast, Place, free_memory, kept_bytes, step_seconds
 
 from .assembly import make_model
 from .geometry.layout import SENSORS
@@ -20,7 +20,7 @@ _HALF_SHARE = 0.7  # of fp32, measured on an H200 with batches of 1024 and 2048:
 _QUICK = 0.25  # seconds of an event, from which on one of them has told enough
 
 
-def forecast_of(settings: AnyRun, place: ProcessDevice) -> Forecast:
+def forecast_of(settings: AnyRun, place: Place) -> Forecast:
     """Memory of a training step; on a CPU also its time, by a trial with few events.
 
     Args:
@@ -100,12 +100,12 @@ def _arguments(events: int, settings: AnyRun) -> tuple[Tensor, ...]:
     return x_BSC, hidden_BS
 
 
-def _half(settings: AnyRun, place: ProcessDevice) -> bool:
+def _half(settings: AnyRun, place: Place) -> bool:
     named = settings.train.precision
     return named in ("bf16", "fp16") or (named == "auto" and place.device.type == "cuda")
 
 
-def by_kernels(settings: AnyRun, place: ProcessDevice) -> bool:
+def by_kernels(settings: AnyRun, place: Place) -> bool:
     """Whether blocks are to go through kernels, should these prove right on the device."""
     half = settings.train.precision in ("auto", "bf16")
     return settings.model.blocks == "auto" and half and place.device.type == "cuda"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from holdfast.training import ProcessDevice, Recipe, Task
+from holdfast.training import Place, Recipe, Task
 
 from .foreign_keys import HIDDEN_READS, REGRESSOR_READS
 from .run_settings import (
@@ -29,7 +29,7 @@ _MAY_CHANGE = ("data.train_path", "data.val_path", "data.cache*", "data.num_thre
     "init.*")  # fmt: skip
 
 
-def _builds_nothing(settings: Any, place: ProcessDevice) -> Task:
+def _builds_nothing(settings: Any, place: Place) -> Task:
     raise AssertionError("these recipes are for reading settings; recipes.py has those that build")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import Dataset
 
-from holdfast.training import Forecast, ProcessDevice, Recipe, Task
+from holdfast.training import Forecast, Place, Recipe, Task
 
 from .artifacts import Artifacts
 from .assembly import make_model, make_objective
@@ -32,13 +32,13 @@ HEADLINE = (
 """What a physicist looks at first."""
 
 
-def build(settings: AnyRun, place: ProcessDevice) -> Task:
+def build(settings: AnyRun, place: Place) -> Task:
     """Events, encoder, and what the model is for."""
     return task_of(settings, place, *_events(settings, place))
 
 
 def task_of(
-    settings: AnyRun, place: ProcessDevice, train: Dataset[Any], validation: Dataset[Any] | None
+    settings: AnyRun, place: Place, train: Dataset[Any], validation: Dataset[Any] | None
 ) -> Task:
     """The task of a run on events that are open already."""
     model = _model(settings, place)
@@ -61,14 +61,14 @@ def task_of(
     )
 
 
-def _forecast(settings: AnyRun, place: ProcessDevice) -> Forecast:
+def _forecast(settings: AnyRun, place: Place) -> Forecast:
     """What a run takes; paths that lead nowhere are said before that."""
     need_files(settings.data)
     check_init(settings)
     return forecast_of(settings, place)
 
 
-def _events(settings: AnyRun, place: ProcessDevice) -> tuple[Dataset[Any], Dataset[Any] | None]:
+def _events(settings: AnyRun, place: Place) -> tuple[Dataset[Any], Dataset[Any] | None]:
     """What to train and to validate on; anything wrong with it is said before a model is built."""
     data = settings.data
     train_path, val_path = data.train_path, data.val_path
@@ -95,7 +95,7 @@ def _nobody(line: str) -> None:
     """Other ranks say nothing."""
 
 
-def _model(settings: AnyRun, place: ProcessDevice) -> nn.Module:
+def _model(settings: AnyRun, place: Place) -> nn.Module:
     model = make_model(settings)
     for line in apply_init(model, settings):
         if place.main:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast import HoldfastError
-from holdfast.training import ProcessDevice, resolve
+from holdfast.training import Place, resolve
 from holdfast_models.energy_flow.data.fields import answered, make_fields, side_of, transported
 from holdfast_models.energy_flow.data.pairs import DataSettings, load_pairs
 from holdfast_models.energy_flow.model.mappers import InputMapper, OutputMapper
@@ -136,7 +136,7 @@ def test_fields_are_trained_on_as_they_are() -> None:
     small = ["data.count=60", "data.width=16", "model.width=16", "model.carrier.hidden=8"]
     sides = ["model.lattice.width=4", "model.lattice.height=4"]
     settings = resolve(RECIPE, preset="fields", overrides=[*small, *sides], platform="none")
-    task = build(settings, ProcessDevice(torch.device("cpu")))
+    task = build(settings, Place(torch.device("cpu")))
     batch = load_pairs(settings.data).train.__getitems__(range(8)).batch
     task.model.eval()  # no noise
     y_hat_BE = task.model(batch[0]).y_BE

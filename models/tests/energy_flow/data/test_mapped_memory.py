@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from holdfast.training import ProcessDevice, TensorWriter, resolve, write_tensors
+from holdfast.training import Place, TensorWriter, resolve, write_tensors
 from holdfast_models.energy_flow.assembly import make_vocabulary
 from holdfast_models.energy_flow.data.dataset_tool import dedup, info, make, validate
 from holdfast_models.energy_flow.data.pairs import DataSettings, Pairs, load_pairs
@@ -42,7 +42,7 @@ ALLOWED = 80e6
 # Anonymous memory: the pages of a map belong to the cache of the system, which takes them back.
 TRAIN = """
 import json, sys, threading, time, torch
-from holdfast.training import ProcessDevice, Trainer, resolve
+from holdfast.training import Place, Trainer, resolve
 from holdfast.training.loop.progress import Progress
 from holdfast_models.energy_flow.recipe import RECIPE, build
 
@@ -58,7 +58,7 @@ def watch():
 
 def train(name):
     settings = resolve(RECIPE, None, None, [*options, f"data.path={folder}/{name}"], "none")
-    task = build(settings, ProcessDevice(torch.device("cpu"), rank=1))
+    task = build(settings, Place(torch.device("cpu"), rank=1))
     Trainer.of(task, settings.train, run_dir=f"{folder}/{name}_run", progress=Progress()).fit()
 
 folder, *options = sys.argv[1:]
@@ -132,7 +132,7 @@ def test_the_system_knows_when_rows_are_read_in_no_order(tmp_path: Path, sent: b
     sets = load_pairs(settings.data)
     assert "rr" not in advice(tmp_path / "set" / "y.bin")
     del sets
-    train: Any = build(settings, ProcessDevice(torch.device("cpu"), rank=1)).train
+    train: Any = build(settings, Place(torch.device("cpu"), rank=1)).train
     if sent:
         train = pickle.loads(pickle.dumps(train))
     train.__getitems__([3, 1])

@@ -21,7 +21,7 @@ from holdfast.detectors import (
 from holdfast.detectors.judge import Judge
 from holdfast.report.replay import replay
 from holdfast.run import LaneReader, Run
-from holdfast.training import ProcessDevice, Trainer, resolve
+from holdfast.training import Place, Trainer, resolve
 from holdfast.training.loop.progress import Progress
 from holdfast.types import Event, Finding, Severity
 from holdfast_models.energy_flow.detectors import DETECTORS
@@ -217,7 +217,7 @@ TINY = [
 def trained(path: Path, *more: str) -> list[Finding]:
     settings = resolve(RECIPE, None, None, [*TINY, *more], "none")
     torch.manual_seed(0)
-    task = build(settings, ProcessDevice(torch.device("cpu"), rank=1))
+    task = build(settings, Place(torch.device("cpu"), rank=1))
     task = dataclasses.replace(task, ended=None)  # no pictures: they take longer than the run
     Trainer.of(task, settings.train, run_dir=path, progress=Progress()).fit()
     lane = LaneReader(Run.open(path), "r0")

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from holdfast import HoldfastError
-from holdfast.training import ProcessDevice, Streamed
+from holdfast.training import Place, Streamed
 from holdfast.training.data.loading import sample_bytes
 from holdfast_models.xec.data import events as events_module
 from holdfast_models.xec.data.batches import inputs_of
@@ -90,7 +90,7 @@ def test_any_other_branch_is_passed_on_as_it_is(synth, tmp_path: Path) -> None:
 def test_17_3_training_data_is_shuffled_and_validation_is_not(synth) -> None:
     stream = open_events(RAW, synth.normalization, synth.train, chunk=64)
     assert isinstance(stream, Streamed)
-    train = stream.joined(ProcessDevice(CPU), 16, seed=1, train=True)
+    train = stream.joined(Place(CPU), 16, seed=1, train=True)
     first = numbers_of(train)
     train.set_epoch(1)
     second = numbers_of(train)
@@ -98,14 +98,14 @@ def test_17_3_training_data_is_shuffled_and_validation_is_not(synth) -> None:
     assert sorted(first) == sorted(second) == list(range(192))
     apart = [abs(a - b) for a, b in pairwise(first)]
     assert sum(apart) / len(apart) > 20  # mixed over two chunks, not within a few events
-    validation = stream.joined(ProcessDevice(CPU), 16, seed=1, train=False)
+    validation = stream.joined(Place(CPU), 16, seed=1, train=False)
     assert numbers_of(validation) == list(range(192))
 
 
 def test_17_3_and_4_one_file_keeps_all_workers_busy(synth) -> None:
     stream = open_events(RAW, synth.normalization, synth.train, chunk=16)
     assert isinstance(stream, Streamed)
-    batches = read(stream.joined(ProcessDevice(CPU), 16, seed=1, train=True), workers=2)
+    batches = read(stream.joined(Place(CPU), 16, seed=1, train=True), workers=2)
     assert len({worker for worker, _ in batches}) == 2
     assert sorted(n for _, numbers in batches for n in numbers) == list(range(192))
 
@@ -115,14 +115,14 @@ def test_17_4_ranks_have_equally_many_batches_of_different_events(synth, world: 
     stream = open_events(RAW, synth.normalization, synth.train, chunk=16)
     assert isinstance(stream, Streamed)
     ranks = [
-        numbers_of(stream.joined(ProcessDevice(CPU, rank, world), 16, seed=1, train=True))
+        numbers_of(stream.joined(Place(CPU, rank, world), 16, seed=1, train=True))
         for rank in range(world)
     ]
     assert {len(rank) for rank in ranks} == {192 // world}
     together = [n for rank in ranks for n in rank]
     assert len(set(together)) == len(together)
     every = [
-        numbers_of(stream.joined(ProcessDevice(CPU, rank, world), 16, seed=1, train=False))
+        numbers_of(stream.joined(Place(CPU, rank, world), 16, seed=1, train=False))
         for rank in range(world)
     ]
     assert sorted(n for rank in every for n in rank) == list(range(192))

@@ -12,7 +12,7 @@ import torch
 from holdfast.detectors import ALL
 from holdfast.report.replay import replay
 from holdfast.run import Run
-from holdfast.training import ProcessDevice, Trainer, resolve
+from holdfast.training import Place, Trainer, resolve
 from holdfast.training.loop import reporting
 from holdfast.training.loop.progress import Progress
 from holdfast_models.xec.data.normalization import NOT_AVAILABLE
@@ -51,7 +51,7 @@ def findings(folder: Path, files: str, *more: str) -> list[Any]:
     given = [*TINY, f"data.train_path={folder / files}", *more]
     settings = resolve(REGRESSOR, None, "small", given, "none")
     torch.manual_seed(0)
-    task = build(settings, ProcessDevice(torch.device("cpu"), rank=1))
+    task = build(settings, Place(torch.device("cpu"), rank=1))
     task = dataclasses.replace(task, improved=None, ended=None)
     Trainer.of(task, settings.train, run_dir=folder / "run", progress=Progress()).fit()
     found = replay(Run.open(folder / "run"), (*ALL, *DETECTORS)).findings

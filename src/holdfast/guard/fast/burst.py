@@ -108,9 +108,9 @@ class StepBurst:
     """
 
     __slots__ = (
-        *("_buffers", "_comparability", "_early", "_feed", "_groups", "_loss", "_most"),
+        *("_buffers", "_comparability", "_early", "_batch_source", "_groups", "_loss", "_most"),
         *("_parameters", "_phases", "_repeat", "_scaling", "_trusted"),
-        *("armed", "copies", "last", "next", "noted", "root", "turn"),
+        *("pending", "copies", "last", "next", "noted", "root", "burst_part"),
     )
 
     def __init__(

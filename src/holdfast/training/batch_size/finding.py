@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from ...errors import UsageError
 from ..data.loaders import EpochLoaders
 from ..data.transfer import Transfer
-from ..device import ProcessDevice
+from ..device import Place
 from ..optimizers import make_optimizer
 from ..precision import Precision
 from ..recompute import keep_activations, recompute
@@ -24,7 +24,7 @@ from .trial_step import TrialStep, resized
 def largest_batch(
     task: Task,
     settings: TrainSettings,
-    place: ProcessDevice,
+    place: Place,
     say: Callable[[str], None],
     limit: int | None = None,
 ) -> SearchResult:

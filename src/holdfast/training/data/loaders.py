@@ -16,7 +16,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from ..device import ProcessDevice
+from ..device import Place
 from ..loop.step_numbers import size as bytes_text
 from ..settings import TrainSettings
 from ..task import Data, Task
@@ -39,7 +39,7 @@ class EpochLoaders:
     """
 
     def __init__(
-        self, task: Task, settings: TrainSettings, place: ProcessDevice, say: Callable[[str], None]
+        self, task: Task, settings: TrainSettings, place: Place, say: Callable[[str], None]
     ) -> None:
         self._task, self._settings, self._place, self._say = task, settings, place, say
         self.workers = 0

@@ -29,7 +29,7 @@ from torch.utils.data.dataloader import (
 from ...checkpoint import rng
 from ...config import Section, bounded
 from ...errors import SettingsError, UsageError
-from ..device import ProcessDevice
+from ..device import Place
 from ..seeding import generator
 from .gathered import collate
 from .sampling import EpochBatches, share
@@ -70,7 +70,7 @@ class DataSettings(Section):
 def make_loader(
     dataset: Dataset[Any],
     settings: DataSettings,
-    place: ProcessDevice,
+    place: Place,
     *,
     train: bool,
     seed: int,
@@ -264,7 +264,7 @@ def start_method(given: Start, sent: Any, *, compiled: bool = False) -> tuple[st
 
 
 def _batches(
-    dataset: Any, settings: DataSettings, place: ProcessDevice, *, train: bool, seed: int
+    dataset: Any, settings: DataSettings, place: Place, *, train: bool, seed: int
 ) -> EpochBatches:
     if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise UsageError(
@@ -286,7 +286,7 @@ def _batches(
     return batches
 
 
-def _no_batch(samples: int, settings: DataSettings, place: ProcessDevice) -> SettingsError:
+def _no_batch(samples: int, settings: DataSettings, place: Place) -> SettingsError:
     return SettingsError(
         f"{samples} samples make no batch of data.batch={settings.batch} over "
         f"{place.world} ranks{' with data.drop_last' * settings.drop_last}; "

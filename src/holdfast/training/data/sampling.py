@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from ...errors import SettingsError
-from ..device import ProcessDevice
+from ..device import Place
 from ..seeding import generator
 
 CHUNKS = 2
@@ -25,8 +25,8 @@ class EpochBatches:
     ``world``-th sample. While training every rank gives the same number of batches, or a
     collective would wait for ever: a last batch with fewer samples than ranks is skipped.
 
-    >>> from holdfast.training.device import ProcessDevice
-    >>> place = ProcessDevice(torch.device("cpu"), rank=1, world=2)
+    >>> from holdfast.training.device import Place
+    >>> place = Place(torch.device("cpu"), rank=1, world=2)
     >>> list(EpochBatches(7, 4, place, shuffle=False, seed=0))
     [[1, 3], [5]]
     """
@@ -35,7 +35,7 @@ class EpochBatches:
         self,
         length: int,
         batch: int,
-        place: ProcessDevice,
+        place: Place,
         *,
         shuffle: bool,
         seed: int,

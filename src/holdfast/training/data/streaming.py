@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from ...errors import UsageError
-from ..device import ProcessDevice
+from ..device import Place
 from ..seeding import generator, mixed
 from .chunks import Piece, batches, cut, samples, windows
 from .sampling import CHUNKS
@@ -88,7 +88,7 @@ class Streamed(IterableDataset[Any]):
         self._buffer = buffer
         self.chunk = chunk
         """Samples that are read at once; None: one."""
-        self._place = ProcessDevice(torch.device("cpu"))
+        self._place = Place(torch.device("cpu"))
         self._batch = 1
         self._whole = self._drop_last = False
         self._first = 0
@@ -99,7 +99,7 @@ class Streamed(IterableDataset[Any]):
 
     def joined(
         self,
-        place: ProcessDevice,
+        place: Place,
         batch: int,
         *,
         seed: int,

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from ...checkpoint import rng
 from ...checkpoint.loader_pass import generators, put_generators_back
 from ...run.host_cores import cores_here
-from ..device import ProcessDevice
+from ..device import Place
 from .loading import DataSettings
 
 # What a batch costs on its way out of a worker: pickled, sent, taken over. Batches of two small
@@ -48,7 +48,7 @@ class Threads:
 
 def choose_workers(
     settings: DataSettings,
-    place: ProcessDevice,
+    place: Place,
     load_seconds: float,
     step_seconds: float | None,
     cores: int | None = None,
@@ -94,7 +94,7 @@ def improve(
     wait_share: float,
     cores: int | None = None,
     *,
-    place: ProcessDevice | None = None,
+    place: Place | None = None,
     before: float | None = None,
     seconds: float | None = None,
     arm: bool | None = None,
@@ -130,7 +130,7 @@ def improve(
 
 def choose_threads(
     workers: int,
-    place: ProcessDevice,
+    place: Place,
     cores: int | None = None,
     *,
     given: int | Literal["auto"] = "auto",
@@ -194,7 +194,7 @@ def measure_loading(
     return typical(times[1:] or times or [0.0])
 
 
-def _most(cores: int, place: ProcessDevice | None) -> int:
+def _most(cores: int, place: Place | None) -> int:
     # One core keeps a GPU fed; on a CPU the step itself needs at least half of them.
     on_cpu = place is not None and place.device.type == "cpu"
     return max(0, cores // 2 if on_cpu else cores - 1)

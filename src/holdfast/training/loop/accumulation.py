@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from .. import distributed
-from ..device import ProcessDevice
+from ..device import Place
 
 
 class AccumulationWindow:
@@ -26,7 +26,7 @@ class AccumulationWindow:
         place: this rank.
     """
 
-    def __init__(self, size: int, usual: int | None, place: ProcessDevice) -> None:
+    def __init__(self, size: int, usual: int | None, place: Place) -> None:
         self.size = size
         self.passes = 0
         self.samples = 0

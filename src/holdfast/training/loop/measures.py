@@ -17,7 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from ...watching.watch import Watch
-from ..device import ProcessDevice
+from ..device import Place
 
 # Share of the time between two records that measuring may take.
 _MOST = 0.05
@@ -36,7 +36,7 @@ class Measures:
     """
 
     def __init__(
-        self, place: ProcessDevice, watch: Watch, optimizer: Optimizer, say: Callable[[str], None]
+        self, place: Place, watch: Watch, optimizer: Optimizer, say: Callable[[str], None]
     ) -> None:
         self._place, self._watch, self._optimizer, self._say = place, watch, optimizer, say
         self._lean = False

@@ -13,7 +13,7 @@ from ..averaging import Average
 from ..compiling import CompiledModel
 from ..data.loaders import EpochLoaders
 from ..data.transfer import Transfer, count
-from ..device import ProcessDevice
+from ..device import Place
 from ..precision import Precision
 from ..task import TOKENS, Scalars, Task, split
 from .validation import evaluating, validate
@@ -25,7 +25,7 @@ class ModelMeasure:
     def __init__(
         self,
         task: Task,
-        place: ProcessDevice,
+        place: Place,
         epoch_loaders: EpochLoaders,
         average: Average | None,
         precision: Precision,

@@ -12,7 +12,7 @@ from ..averaging import Average
 from ..compiling import CompiledModel
 from ..data.loaders import EpochLoaders
 from ..data.transfer import Transfer
-from ..device import ProcessDevice
+from ..device import Place
 from ..precision import Precision
 from ..schedules import Schedule
 from ..settings import TrainSettings
@@ -29,7 +29,7 @@ class LoopParts:
     """What the loop works with; made by the trainer, in place and on its device."""
 
     settings: TrainSettings
-    place: ProcessDevice
+    place: Place
     model: nn.Module
     net: nn.Module
     """The model as it is called: wrapped where there are several ranks."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from ..device import ProcessDevice
+from ..device import Place
 from .step_numbers import (
     Tick,
     fields,
@@ -271,7 +271,7 @@ def _joined(parts: list[list[Styled]]) -> list[Styled]:
 
 
 def make_progress(
-    place: ProcessDevice,
+    place: Place,
     stream: TextIO | None = None,
     quiet: bool = False,
     every: int = 10,

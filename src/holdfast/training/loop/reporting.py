@@ -16,7 +16,7 @@ from ...records.trainer import EpochEnded, TrainingNumbers
 from ...watching.watch import Watch
 from .. import channels
 from ..compiling import CompiledModel
-from ..device import ProcessDevice
+from ..device import Place
 from ..task import TOKENS, Scalars
 from .averages import StepAverages
 from .measures import Measures, memory_layout, memory_peak, most_memory, resident
@@ -46,7 +46,7 @@ class StepReporter:
     def __init__(
         self,
         progress: Progress,
-        place: ProcessDevice,
+        place: Place,
         *,
         steps: int | None,
         epochs: int | None,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...errors import UsageError
 from .. import distributed
-from ..device import ProcessDevice
+from ..device import Place
 
 # Bytes of rows that a GPU holds before they move to the host; a guess.
 _PIECE = 1 << 26
@@ -57,7 +57,7 @@ class SampleRows:
         if rows.is_cuda and column.bytes_held >= _PIECE:
             self._move(column)
 
-    def gathered(self, place: ProcessDevice, *, numbers: Collection[str] = ()) -> dict[str, Tensor]:
+    def gathered(self, place: Place, *, numbers: Collection[str] = ()) -> dict[str, Tensor]:
         """All rows on the CPU, the same on every rank: those of the first rank come first.
 
         ``numbers``: names that were numbers of a batch, on any rank.
@@ -80,7 +80,7 @@ class SampleRows:
             raise UsageError(problems[0])
         return distributed.gather_rows(own, place)
 
-    def _agree(self, place: ProcessDevice) -> tuple[list[str], set[tuple[str, tuple[int, ...]]]]:
+    def _agree(self, place: Place) -> tuple[list[str], set[tuple[str, tuple[int, ...]]]]:
         """Problems and shapes of all ranks, so that all of them go on, or none."""
         known = {name: column.shape for name, column in self._columns.items()}
         every = distributed.everyone((self.problem, known), place)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ...config import Section, bounded
 from ...errors import UsageError
 from .. import distributed
-from ..device import ProcessDevice
+from ..device import Place
 from ..task import Scalars, Summarize
 from .sample_rows import SampleRows
 
@@ -35,7 +35,7 @@ def validate(
     model: nn.Module,
     measure: Callable[[nn.Module, Any], Scalars],
     loader: Iterable[Any],
-    place: ProcessDevice,
+    place: Place,
     *,
     prepare: Callable[[Any], tuple[Any, int]],
     batches: int | None = None,

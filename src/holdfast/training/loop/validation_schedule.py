@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from ...records.trainer import Validated
 from ...watching.watch import Watch
 from .. import distributed
-from ..device import ProcessDevice
+from ..device import Place
 from ..schedules import Schedule
 from .progress import Progress
 from .stopping import BestSoFar
@@ -38,7 +38,7 @@ class ValidationSchedule:
         validate: Callable[[], dict[str, float]] | None,
         best_before: BestSoFar,
         metric: str,
-        place: ProcessDevice,
+        place: Place,
         *,
         watch: Watch,
         schedule: Schedule,

@@ -167,7 +167,7 @@ def _bench(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     from holdfast import HoldfastError
-    from holdfast.training import ProcessDevice
+    from holdfast.training import Place
 
     from ..evaluation.loading import device_named
     from ..evaluation.overview import overview
@@ -186,7 +186,7 @@ def _show(args: argparse.Namespace) -> int:
         settings, model = loaded.settings, loaded.model
         where = {"weights": str(loaded.checkpoint)}
     found = overview(settings, model)
-    place = ProcessDevice(device_named(args.device))
+    place = Place(device_named(args.device))
     expected = forecast(settings, place)
     lines = [*(f"{name} {value}" for name, value in where.items()), *found.lines()]
     lines += ["", *expected.lines(place), *([expected.fits] if expected.fits else [])]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import HoldfastError
-from holdfast.training import ProcessDevice, Recipe, Task, load_weights, run_recipe
+from holdfast.training import Place, Recipe, Task, load_weights, run_recipe
 
 from ..assembly import make_model
 from ..data.pairs import PairSets
@@ -57,7 +57,7 @@ class Convolutions(nn.Module):
         return Output(y_BE, field_BHW, y_BE, None)
 
 
-def build_convolutions(settings: EnergyFlowSettings, place: ProcessDevice) -> Task:
+def build_convolutions(settings: EnergyFlowSettings, place: Place) -> Task:
     """The task of the recipe with convolutions in place of mappers and lattice."""
     task = build(settings, place)
     return dataclasses.replace(task, model=Convolutions(settings.model.width), ended=None)

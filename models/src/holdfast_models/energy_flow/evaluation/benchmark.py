@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from holdfast import watch
-from holdfast.training import ProcessDevice
+from holdfast.training import Place
 
 from ..model.energy_flow import EnergyFlow, Output
 from ..modes.entry import why_not_fused
@@ -51,7 +51,7 @@ class Work:
         self.half = precision == "bf16" or (precision == "auto" and device.type == "cuda")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.train.seed.seed)
-            task = build(settings, ProcessDevice(device, rank=_QUIET))
+            task = build(settings, Place(device, rank=_QUIET))
             assert isinstance(task.model, EnergyFlow)
             self.model, self._loss = task.model, task.loss
             if self.model.core is not None:

@@ -22,7 +22,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.utils.flop_counter import FlopCounterMode
 
-from holdfast.training import ProcessDevice, Trainer
+from holdfast.training import Place, Trainer
 
 from ...step_times import StepWatch, TimedSteps, roofline, step_times
 from ..data.opening import open_data
@@ -56,7 +56,7 @@ def training(
         steps: that are timed.
         without: the same steps without trainer and guard, to tell what those cost.
     """
-    place = ProcessDevice(torch.device(device))
+    place = Place(torch.device(device))
     if place.device.type == "cuda":  # what an earlier run left is none of this one's memory
         gc.collect()
         torch.cuda.empty_cache()
@@ -86,7 +86,7 @@ def bare(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> Tim
     settings = dataclasses.replace(settings, self_check=False)
     place, train = torch.device(device), settings.train
     with contextlib.redirect_stdout(sys.stderr):
-        task = build(settings, ProcessDevice(place))
+        task = build(settings, Place(place))
     net = task.model.to(place).train()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-6, fused=True)
     if task.prepared is not None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from holdfast import watch
-from holdfast.training import ProcessDevice, Streamed, Task, largest_batch
+from holdfast.training import Place, Streamed, Task, largest_batch
 
 from ...step_times import STEPS, roofline, step_times
 from ..data.event_files import EventFile
@@ -127,7 +127,7 @@ def bench(
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    place = ProcessDevice(torch.device(device))
+    place = Place(torch.device(device))
     steps = steps or STEPS[place.device.type]
     truths = tuple(settings.tasks.active()) if isinstance(settings, RegressorRun) else ()
     with _files(settings, files, say) as path, contextlib.redirect_stdout(sys.stderr):
@@ -176,7 +176,7 @@ def reading(events: Streamed, batch: int) -> tuple[dict[str, Tensor], dict[str, 
     """
     files = cast("list[EventFile]", events.shards)
     before = {what: sum(file.seconds[what] for file in files) for what in ("read", "transform")}
-    place = ProcessDevice(torch.device("cpu"))
+    place = Place(torch.device("cpu"))
     began, first, count = time.perf_counter(), None, 0
     for some in events.joined(place, batch, seed=0, train=False).in_batches(drop_last=False):
         first, count = first or some.batch, count + len(some)

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from holdfast import HoldfastError
-from holdfast.training import ProcessDevice, Trainer
+from holdfast.training import Place, Trainer
 
 from ..data.events import open_events
 from ..data.synth_files import ensure_synth
@@ -142,7 +142,7 @@ def _trained(
     # What a run prints is not the answer.
     with contextlib.redirect_stdout(sys.stderr), torch.random.fork_rng():
         torch.manual_seed(seed)
-        task = task_of(settings, ProcessDevice(torch.device("cpu")), events, validation)
+        task = task_of(settings, Place(torch.device("cpu")), events, validation)
         task = dataclasses.replace(task, improved=None, ended=None)
         result = Trainer.of(task, train, run_dir=folder, name="xec.reg").fit()
     if result.interrupted:
