@@ -75,14 +75,14 @@ def test_channels_that_are_off_write_and_compute_nothing(
     places = {
         initial_state: ("_whole", "_part"),
         measures: ("_peak_resident",),
-        micro_batches: ("_forward_told",),
-        profiling: ("_kernels_told",),
-        reporting: ("memory_peak", "memory_layout", "_batch_told", "_listed"),
+        micro_batches: ("_forward_reported",),
+        profiling: ("_kernels_reported",),
+        reporting: ("memory_peak", "memory_layout", "_batch_reported", "_listed"),
     }
     for module, names in places.items():
         for name in names:
             monkeypatch.setattr(module, name, never)
-    for name in ("_pace_told", "_performance"):
+    for name in ("_pace_reported", "_performance"):
         monkeypatch.setattr(reporting.StepReporter, name, never)
     assert not [line for line in fit(tmp_path / "off") if line.startswith(("[", "profile"))]
     lines = fit(tmp_path / "on", *WANTED)

@@ -80,16 +80,16 @@ def test_a_module_of_the_environment_offers_recipes(plugin):
 
 def test_a_recipe_may_be_named_by_its_place_and_is_imported_then(plugin, path):
     (path / "holdfast_late_recipe.py").write_text(
-        f"import sys\nMINE = sys.modules[{__name__!r}].made('late')\n"
+        f"import sys\nOWN = sys.modules[{__name__!r}].made('late')\n"
     )
     sys.path.insert(0, str(path))
-    plugin.RECIPES = ("holdfast_late_recipe:MINE",)
+    plugin.RECIPES = ("holdfast_late_recipe:OWN",)
     assert find_recipe("late").name == "late"
 
 
 def test_an_entry_point_offers_one(plugin, monkeypatch):
     plugin.OWN = made("entered")
-    entry = importlib.metadata.EntryPoint("x", f"{plugin.__name__}:MINE", "holdfast.recipes")
+    entry = importlib.metadata.EntryPoint("x", f"{plugin.__name__}:OWN", "holdfast.recipes")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
     assert find_recipe("entered") is plugin.OWN
 

@@ -69,7 +69,7 @@ def weight_gradients(d, dout, seen, half, scale, pull, eps):
     return torch.einsum("npk,npc->kc", du, h), du.sum((0, 1))
 
 
-class Half(tuple):
+class BlockHalf(tuple):
     names = ("norm_w", "norm_b", "w1", "b1", "gamma", "beta", "w2", "b2")
 
     def __new__(cls, *parts):
@@ -99,7 +99,7 @@ def filter_gradient(x, d, weight):
 def plain_kernels(monkeypatch):
     """Kernels in plain torch and full precision, and blocks that use them on a CPU."""
     names = {
-        "response": [Half, squares, applied, toward_share, gradients, weight_gradients],
+        "response": [BlockHalf, squares, applied, toward_share, gradients, weight_gradients],
         "depthwise": [convolved, convolved_back, filter_gradient],
     }
     for name, functions in names.items():
