@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from holdfast.config import Settings, WatcherSettings
 from holdfast.detectors.judge import Judge
-from holdfast.diagnosis.throughput import line_tree, step_counts
+from holdfast.diagnosis.throughput import line_tree, run_queue, step_counts
 from holdfast.diagnosis.throughput.line_profiler import LineProfiler
 from holdfast.diagnosis.throughput.loop_clock import LoopLoader
 from holdfast.records.lines import Purpose
@@ -31,6 +31,8 @@ WATCHED = Settings(watchers=WatcherSettings(memory=False, fetch_samples=True))
 def watched(make_engine, clock, monkeypatch):
     # What the trace costs is measured once in a process: by this clock, here.
     monkeypatch.setattr(line_tree, "_costs", None)
+    # Nobody else has the processor on this clock, whatever the machine does.
+    monkeypatch.setattr(run_queue.RunQueue, "waited", lambda self: 0.0)
     engine = make_engine(WATCHED)
     yield engine
     engine.state.watchers.close()
