@@ -261,8 +261,8 @@ DATA = (
         theme="data",
         name="a summary of the validation has the rows of one rank",
         file=f"{TRAINING}/loop/sample_rows.py",
-        old="return distributed.gather_rows(mine, place)",
-        new="return mine",
+        old="return distributed.gather_rows(own, place)",
+        new="return own",
         tests=("tests/training/test_sample_rows.py",),
     ),
 )
@@ -272,7 +272,7 @@ NUMBERS = (
         theme="channels and numbers",
         name="the channel convergence is silent",
         file=f"{FAMILY}/channels.py",
-        old="        _convergence(_convergence_told, flows, settings)\n",
+        old="        _convergence(_convergence_reported, flows, settings)\n",
         new="",
         tests=(f"{FAMILY_TESTS}/test_step_metrics.py",),
     ),
@@ -345,8 +345,8 @@ NUMBERS = (
         theme="channels and numbers",
         name="the samples per second at the end of a run count steps",
         file=f"{TRAINING}/trainer.py",
-        old="rate=telling.run.samples * place.world / trained,",
-        new="rate=telling.run.steps * place.world / trained,",
+        old="rate=step_reporter.run.samples * place.world / trained,",
+        new="rate=step_reporter.run.steps * place.world / trained,",
         tests=("tests/training/test_measures.py",),
     ),
 )
@@ -495,7 +495,7 @@ MODEL = (
         "        train=dataclasses.replace(loaded.settings.train, device=str(device)),\n"
         "    )\n"
         "    found = [\n"
-        "        Baseline(\n"
+        "        ComparedNetwork(\n"
         '            "mappers alone",\n'
         "            RECIPE,\n"
         "            settings,\n"
@@ -505,7 +505,7 @@ MODEL = (
         "        train=dataclasses.replace(loaded.settings.train, device=str(device)),\n"
         "    )\n"
         "    found = [\n"
-        "        Baseline(\n"
+        "        ComparedNetwork(\n"
         '            "mappers alone",\n'
         "            RECIPE,\n"
         "            settings,\n"

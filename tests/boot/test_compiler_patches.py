@@ -15,7 +15,7 @@ from holdfast.guard.fast.torch_time_saved import TorchTimeSaved
 
 class Engine:
     may_rewrite = True
-    spared = TorchTimeSaved(lambda told: None)
+    torch_time_saved = TorchTimeSaved(lambda saved: None)
     def __getattr__(self, name):
         return lambda *args, **kwargs: None
 
