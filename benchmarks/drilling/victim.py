@@ -49,9 +49,9 @@ class Samples(Dataset[tuple[Tensor, Tensor]]):
     """A noisy function of eight numbers; loading one of the samples may be deadly."""
 
     def __init__(self, seed: int, deadly: int = -1, how: str = "") -> None:
-        dice = torch.Generator().manual_seed(seed)
-        self.x = torch.randn(SAMPLES, INPUTS, generator=dice)
-        noise = 0.3 * torch.randn(SAMPLES, 1, generator=dice)
+        rng = torch.Generator().manual_seed(seed)
+        self.x = torch.randn(SAMPLES, INPUTS, generator=rng)
+        noise = 0.3 * torch.randn(SAMPLES, 1, generator=rng)
         self.y = (self.x[:, :2].sum(1, keepdim=True)).sin() + noise
         self.deadly, self.how = deadly, how
 

@@ -97,7 +97,7 @@ class DamageWatch:
         elif far_up(row):
             self._high += 1
         else:
-            self.calm()
+            self.settle()
             self.usual, self.limit = row["loss_baseline"], row["loss_limit"]
             return self._diverging(step, row) if step % LOOK == 0 else None
         if self.first < 0:
@@ -111,7 +111,7 @@ class DamageWatch:
         """Whether the loss has been up for so long that this is how things are now."""
         return self._high >= 4 * self.patience
 
-    def calm(self) -> None:
+    def settle(self) -> None:
         """Nothing is wrong at present."""
         self._high = self._left_out = 0
         self.first = -1
@@ -119,7 +119,7 @@ class DamageWatch:
 
     def new_level(self) -> None:
         """The data has changed: growth is measured from here."""
-        self.calm()
+        self.settle()
         self._start, self._lowest, self._lowest_norm = math.nan, math.inf, math.inf
 
     def _diverging(self, step: int, row: Row) -> Suspicion | None:

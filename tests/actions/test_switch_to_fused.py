@@ -88,6 +88,17 @@ def test_some_stay_as_they_are(
     assert not to_foreach(optimizer, grads)
 
 
+def test_a_step_with_hooks_of_the_script_is_not_said_to_run_by_foreach() -> None:
+    """Torch runs it with its own loop, in whose place nothing is put."""
+    own = parameters()
+    optimizer = torch.optim.Adam(own)
+    assert reason_not_foreach(optimizer, draw(own, 0)) == ""
+    handle = optimizer.register_step_post_hook(lambda *_: None)
+    assert "hooks of the script" in reason_not_foreach(optimizer, draw(own, 0))
+    handle.remove()
+    assert reason_not_foreach(optimizer, draw(own, 0)) == ""
+
+
 def test_a_group_that_comes_later_may_end_it() -> None:
     own = parameters()
     optimizer = torch.optim.Adam(own)

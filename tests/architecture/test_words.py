@@ -29,6 +29,7 @@ COINED = {
     "whole_norms": "sharded_norms",
     "early_norms": "norms_before_clip",
     "armed_skip": "pending_skip",
+    "dice": "rng_state",
     "mine": "own",
     "hasty": "blocks_training",
     "troubles": "open_incidents",

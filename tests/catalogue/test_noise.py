@@ -13,61 +13,59 @@ COUNT = 1500
 T = np.arange(COUNT)
 
 
-def noise(dice, memory, width):
+def noise(rng, memory, width):
     """A wandering series: ``memory`` of 0 forgets at once."""
     series = np.zeros(COUNT)
     for i in range(1, COUNT):
-        series[i] = memory * series[i - 1] + width * dice.standard_normal()
+        series[i] = memory * series[i - 1] + width * rng.standard_normal()
     return series
 
 
-def value_loss(dice):
-    surprise = np.exp(noise(dice, 0.8, 0.4))
-    return surprise * (1 + T / 200), np.exp(noise(dice, 0.8, 0.3)) * (1 + T / 300)
+def value_loss(rng):
+    surprise = np.exp(noise(rng, 0.8, 0.4))
+    return surprise * (1 + T / 200), np.exp(noise(rng, 0.8, 0.3)) * (1 + T / 300)
 
 
-def generator(dice):
-    waves = 2 + 1.5 * np.sin(T / 40) + 0.3 * dice.standard_normal(COUNT)
-    return waves, np.exp(np.sin(T / 40) + 0.4 * dice.standard_normal(COUNT))
+def generator(rng):
+    waves = 2 + 1.5 * np.sin(T / 40) + 0.3 * rng.standard_normal(COUNT)
+    return waves, np.exp(np.sin(T / 40) + 0.4 * rng.standard_normal(COUNT))
 
 
-def summed(dice):
-    return 1e5 * np.exp(-T / 500) * dice.lognormal(0, 0.3, COUNT), 1e6 * dice.lognormal(
-        0, 0.5, COUNT
-    )
+def summed(rng):
+    return 1e5 * np.exp(-T / 500) * rng.lognormal(0, 0.3, COUNT), 1e6 * rng.lognormal(0, 0.5, COUNT)
 
 
-def policy_gradient(dice):
-    return dice.standard_normal(COUNT) * 3 - 1, dice.lognormal(0, 1.0, COUNT)
+def policy_gradient(rng):
+    return rng.standard_normal(COUNT) * 3 - 1, rng.lognormal(0, 1.0, COUNT)
 
 
-def likelihood(dice):
-    return -3 + 2 * np.exp(-T / 100) + 0.2 * dice.standard_normal(COUNT), dice.lognormal(
+def likelihood(rng):
+    return -3 + 2 * np.exp(-T / 100) + 0.2 * rng.standard_normal(COUNT), rng.lognormal(
         0, 0.4, COUNT
     )
 
 
-def near_nothing(dice):
-    return 2 * np.exp(-T / 60) * dice.lognormal(0, 0.5, COUNT), np.exp(-T / 90) * dice.lognormal(
+def near_nothing(rng):
+    return 2 * np.exp(-T / 60) * rng.lognormal(0, 0.5, COUNT), np.exp(-T / 90) * rng.lognormal(
         0, 0.5, COUNT
     )
 
 
-def curriculum(dice):
+def curriculum(rng):
     since = T % 500
-    return 0.02 + 3 * np.exp(-since / 25) * dice.lognormal(0, 0.1, COUNT), (
+    return 0.02 + 3 * np.exp(-since / 25) * rng.lognormal(0, 0.1, COUNT), (
         0.1 + 2 * np.exp(-since / 25)
-    ) * dice.lognormal(0, 0.2, COUNT)
+    ) * rng.lognormal(0, 0.2, COUNT)
 
 
-def warm_restarts(dice):
+def warm_restarts(rng):
     rate = 0.5 * (1 + np.cos(np.pi * (T % 300) / 300))
-    losses = (0.05 + 0.4 * rate) * dice.lognormal(0, 0.3, COUNT)
-    return losses, (0.2 + rate) * dice.lognormal(0, 0.4, COUNT), 1e-3 * rate
+    losses = (0.05 + 0.4 * rate) * rng.lognormal(0, 0.3, COUNT)
+    return losses, (0.2 + rate) * rng.lognormal(0, 0.4, COUNT), 1e-3 * rate
 
 
-def heavy_tails(dice):
-    return dice.pareto(2.2, COUNT) + 1, dice.pareto(2.5, COUNT) + 1
+def heavy_tails(rng):
+    return rng.pareto(2.2, COUNT) + 1, rng.pareto(2.5, COUNT) + 1
 
 
 HEALTHY = [

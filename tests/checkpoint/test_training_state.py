@@ -321,7 +321,7 @@ def test_only_some_parts() -> None:
     net = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     own = TrainingState({"m": net}, [optimizer])
-    saved = held(own.state(dice=False))
+    saved = held(own.state(rng_state=False))
     assert "dice" not in saved
     nn.init.zeros_(net.weight)
     optimizer.param_groups[0]["lr"] = 0.5

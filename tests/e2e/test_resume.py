@@ -143,12 +143,10 @@ def test_killed_without_workers(bench: Bench, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(12))
 def test_killed_at_any_instant(bench: Bench, tmp_path: Path, number: int) -> None:
-    dice = random.Random(number)
-    kind = dice.choice(["adamw", "sgd", "adafactor"])
-    workers, window = dice.choice("013"), dice.choice("125")
-    prove(
-        bench, tmp_path, kind, workers, window, kills=dice.randrange(1, 3), more=dice.randrange(9)
-    )
+    rng = random.Random(number)
+    kind = rng.choice(["adamw", "sgd", "adafactor"])
+    workers, window = rng.choice("013"), rng.choice("125")
+    prove(bench, tmp_path, kind, workers, window, kills=rng.randrange(1, 3), more=rng.randrange(9))
 
 
 @pytest.mark.slow

@@ -28,9 +28,9 @@ Pair = tuple[float, float]
 
 
 def steady(count: int, seed: int = 0) -> Iterator[Pair]:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     for i in range(count):
-        yield 2 * math.exp(-i / 200) + dice.gauss(0, 0.05), math.exp(dice.gauss(0, 0.4))
+        yield 2 * math.exp(-i / 200) + rng.gauss(0, 0.05), math.exp(rng.gauss(0, 0.4))
 
 
 def ask(baseline: Baseline, loss: float, norm: float, **terms: bool) -> int:
@@ -120,12 +120,12 @@ def test_gradients_that_come_back_by_leaps_are_no_explosion(
 
 
 def test_heavy_tails_are_usual_where_they_are_usual() -> None:
-    dice = random.Random(3)
+    rng = random.Random(3)
     baseline = Baseline(20)
     flagged = 0
     for _ in range(2000):
-        norm = math.exp(dice.gauss(0, 0.5)) * (30 if dice.random() < 0.1 else 1)
-        flagged += bool(ask(baseline, dice.gauss(0, 1), norm) & SKIP)
+        norm = math.exp(rng.gauss(0, 0.5)) * (30 if rng.random() < 0.1 else 1)
+        flagged += bool(ask(baseline, rng.gauss(0, 1), norm) & SKIP)
     assert flagged <= 3
 
 
@@ -146,16 +146,16 @@ def test_learning_anew_takes_the_level_for_usual() -> None:
     assert ask(baseline, 5000.0, 1.0) == LOSS
 
 
-def eventful(dice: random.Random, count: int) -> Iterator[Pair]:
+def eventful(rng: random.Random, count: int) -> Iterator[Pair]:
     """A run with everything in it: outliers alone and in rows, NaN, a new level."""
     for i in range(count):
-        norm = math.exp(dice.gauss(0, 0.5))
-        loss = 2 * math.exp(-i / 100) + dice.gauss(0, 0.1)
-        norm *= 10 ** dice.uniform(0, 4) if dice.random() < 0.03 else 1
-        loss *= 10 ** dice.uniform(0, 2) if dice.random() < 0.03 else 1
+        norm = math.exp(rng.gauss(0, 0.5))
+        loss = 2 * math.exp(-i / 100) + rng.gauss(0, 0.1)
+        norm *= 10 ** rng.uniform(0, 4) if rng.random() < 0.03 else 1
+        loss *= 10 ** rng.uniform(0, 2) if rng.random() < 0.03 else 1
         if count // 2 < i < count // 2 + 40:
             norm, loss = norm * 200, loss * 50
-        yield (loss, math.nan) if dice.random() < 0.02 else (loss, norm)
+        yield (loss, math.nan) if rng.random() < 0.02 else (loss, norm)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.probes.cost_budget import FLOOR, LOOK_OUTS, MEASUREMENTS, ORDER, CostBudget
+from holdfast.probes.cost_budget import FLOOR, MEASUREMENTS, ORDER, WATCHERS, CostBudget
 
 STEP = 1e-3
 WINDOW = 64
@@ -23,7 +23,7 @@ def test_parts_are_dropped_one_by_one_in_the_stated_order() -> None:
     budget = CostBudget(0.02)
     assert windows(budget, *[1e-4] * 6) == ["", *ORDER, FLOOR, "", ""]
     assert budget.lean and budget.resting
-    assert list(ORDER) == [MEASUREMENTS, LOOK_OUTS]
+    assert list(ORDER) == [MEASUREMENTS, WATCHERS]
 
 
 def test_no_more_is_dropped_than_the_budget_needs() -> None:

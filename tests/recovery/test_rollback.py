@@ -47,12 +47,12 @@ class Task:
             "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
         }
         self.optimizer = make[optimizer](self.net.parameters())
-        self.dice = torch.Generator().manual_seed(5)
+        self.rng = torch.Generator().manual_seed(5)
         self.level = 1.0
         self.losses: list[float] = []
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        x = torch.randn(32, 4, generator=self.dice)
+        x = torch.randn(32, 4, generator=self.rng)
         return x, self.level * torch.sin(x.sum(1, keepdim=True))
 
     def run(

@@ -273,7 +273,7 @@ for n in range(30):
     (x, y), _ = one.next(), other.next()
     other.loader.dataset.scale = 1.0 + n"""
         + step(4),
-        "were started before dataset changed",
+        "were started before the dataset changed",
     ),
     "workers that last inside of another loop": (
         MADE
@@ -368,4 +368,4 @@ for epoch in range(3):
     assert whole.code == 0, whole.err
     resumed = bench.run(script, whole.checkpoints[-1])
     assert resumed.code == 2
-    assert "have begun before dataset was what it was then" in resumed.err
+    assert "have begun before the dataset was what it was then" in resumed.err

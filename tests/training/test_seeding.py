@@ -24,12 +24,12 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 def as_before(monkeypatch):
     """Whatever a test breaks, the next one finds the switches and the dice as they were."""
     monkeypatch.delenv(WORKSPACE, raising=False)
-    dice = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    rng_states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     before = switches()
     yield
-    random.setstate(dice[0])
-    np.random.set_state(dice[1])
-    torch.set_rng_state(dice[2])
+    random.setstate(rng_states[0])
+    np.random.set_state(rng_states[1])
+    torch.set_rng_state(rng_states[2])
     assert switches() == before
 
 

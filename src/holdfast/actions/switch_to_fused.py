@@ -130,6 +130,8 @@ def reason_not_foreach(optimizer: Optimizer, grads: list[Tensor]) -> str:
     """Why a loop over tensors on a CPU must stay one; empty when switching changes no bit."""
     if type(optimizer) not in SAME_BITS:
         return f"{type(optimizer).__name__} may compute other bits by foreach"
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return "hooks of the script run with its steps"  # such a step is torch's own, form and all
     for group in optimizer.param_groups:
         if group.get("foreach") is not None or group.get("fused"):
             return "the script chose a form"

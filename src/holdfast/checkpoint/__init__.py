@@ -4,9 +4,9 @@ A checkpoint is two files: ``step-0000001200.r0.safetensors`` with the tensors a
 the state, and ``step-0000001200.r0.json``, its record: step, metrics, digest. The record is
 written last; without it there is no checkpoint.
 
-    training_state  what a run consists of, taken from live objects and put back; modules, moments
-                (optimizers), graft (everything else) and dice (random numbers) know how
-    position    where a run is in its data; loader_pass is one pass over a loader
+    training_state  what a run consists of, taken from live objects and put back; module_state,
+                optimizer_state, object_state (everything else) and rng know how
+    data_position  where a run is in its data; loader_pass is one pass over a loader
     search      which checkpoint to go on from; copying makes host copies of a state
     tree        a nested state as a JSON-able skeleton and a list of tensors, and back
     file        save and load one checkpoint; stream, layout and packing make its bytes

@@ -117,7 +117,7 @@ class Position:
     def _take_up(
         self, loader: Iterable[Any], saved: Mapping[str, Any], *, fast: bool, say: Say
     ) -> LoaderPass:
-        # Of several passes side by side the first has already gone on with the saved dice.
+        # Of several passes side by side the first has already gone on with the saved random state.
         rolled = self._dice if self._dice is not None else rng.state()
         loader_pass = LoaderPass.again(loader, saved, fast=fast, say=say)
         rng.put_back(rolled)

@@ -52,7 +52,7 @@ class LoaderPass:
     @property
     def batches(self) -> int:
         """How many batches the loop has had."""
-        # A batch that an exam hands out twice is counted once by the iterator itself.
+        # A batch that a rerun hands out twice is counted once by the iterator itself.
         return getattr(self.iterator, "_num_yielded", self._count)
 
     def handed_out(self) -> None:

@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from ..errors import CheckpointError
 from ..shards import is_sharded, local
 from . import module_state, optimizer_state, scaler_state
-from . import rng as dice_
+from . import rng as rng_
 from .compare import Differences, Form, differences
 from .file import load
 from .finite import is_finite, nonfinite_places
@@ -88,11 +88,11 @@ class TrainingState:
         self.ema = dict(ema or {})
         self.others = dict(others or {})
 
-    def state(self, *, dice: bool = True, gradients: bool = False) -> Tree:
+    def state(self, *, rng_state: bool = True, gradients: bool = False) -> Tree:
         """Everything, as a tree of live tensors and plain values; no tensor is copied.
 
         Args:
-            dice: with the random state of this process.
+            rng_state: with the random state of this process.
             gradients: with the gradients there are, for a state amid accumulation.
         """
         notes = Notes()
@@ -116,8 +116,8 @@ class TrainingState:
                 tree[part].append(value)
             else:
                 tree[part][key] = value
-        if dice:
-            tree["dice"] = dice_.state()
+        if rng_state:
+            tree["dice"] = rng_.state()
         if gradients:
             tree["gradients"] = [optimizer_state.gradients(o) for o in self.optimizers]
         tree["loose"] = sorted(notes.loose)
@@ -136,7 +136,7 @@ class TrainingState:
         A tensor that is sharded over ranks here (``DTensor``) comes as this rank's part of it,
         whether it was saved whole or by another number of ranks.
         """
-        live = self.state(dice=False)
+        live = self.state(rng_state=False)
         if FOLDER_NAME.fullmatch(path.name) or any(map(is_sharded, flatten(live)[1])):
             # Not before it is needed: the planners behind it take a while to import.
             from .sharded.live import load_for
@@ -154,7 +154,7 @@ class TrainingState:
         that are not persistent or not made yet) is no difference.
         """
         asked = _asked(state, parts)
-        live = self.state(dice=False)
+        live = self.state(rng_state=False)
         averages = [n for n, one in self.ema.items() if isinstance(one, nn.Module)]
         saved_forms, live_forms = (_forms(tree, asked, averages) for tree in (state, live))
         for name in {*live["loose"], *state.get("loose", ())}:
@@ -202,7 +202,7 @@ class TrainingState:
                 saved = scaler_state.numbers(state[part]) if part == "scaler" else state[part][key]
                 _give_state(one, saved)
         if "dice" in asked:
-            dice_.put_back(state["dice"])
+            rng_.put_back(state["dice"])
 
     def buffers(self) -> dict[str, Tensor]:
         """Buffers of models and averages, by the names they have in a state."""

@@ -50,7 +50,7 @@ class SwallowedException(Detector):
         and the ``try`` that catches it must hold the rest of the step.
 
     Cost:
-        One count per batch and per step. The exam follows three batches, only where six came
+        One count per batch and per step. The trace follows three batches, only where six came
         without a step in training mode.
 
     Reproduce:

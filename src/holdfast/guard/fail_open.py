@@ -97,7 +97,7 @@ def fail_open(
 
 
 def attempt(owner: FailsOpen, where: str, what: Callable[..., R], *about: Any) -> R | None:
-    """Call something the same way. Written out too: look-outs are called so in every step."""
+    """Call something the same way. Written out too: watchers are called so in every step."""
     if owner.off and where in owner.off:
         return None
     began, phases = perf_counter(), owner.phases

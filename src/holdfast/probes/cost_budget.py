@@ -18,10 +18,10 @@ LEAN = 16
 _TOGETHER = 8
 _TOGETHER_SECONDS = 0.02
 
-MEASUREMENTS, LOOK_OUTS, FLOOR = "measurements", "look-outs", "floor"
+MEASUREMENTS, WATCHERS, FLOOR = "measurements", "look-outs", "floor"
 ORDER = {
     MEASUREMENTS: f"weights, layers, updates and memory are measured {LEAN} times less often",
-    LOOK_OUTS: "leaks and lost time are looked for in one step of eight",
+    WATCHERS: "leaks and lost time are looked for in one step of eight",
 }
 """What is dropped when the guard is above its budget, one part for each window of steps.
 
@@ -39,7 +39,7 @@ class CostBudget:
         self.lean = False
         """Whether optional measurements are taken less often."""
         self.resting = False
-        """Whether the look-outs rest most of the time."""
+        """Whether the watchers rest most of the time."""
         self.measured = self.per_step = 0.0
         """Our share of the last window, and our seconds in a step of it."""
         self.together = 1
@@ -78,7 +78,7 @@ class CostBudget:
             return MEASUREMENTS
         if not self.resting:
             self.resting = True
-            return LOOK_OUTS
+            return WATCHERS
         self._reported = True
         return FLOOR
 

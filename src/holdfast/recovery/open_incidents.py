@@ -48,7 +48,7 @@ class OpenIncidents:
         """The run went back to an older state."""
         self.rolled_back = step
         for watch in self.watches.values():
-            watch.calm()
+            watch.settle()
 
     def state(self) -> dict[int, Any]:
         """What was seen, as plain data."""

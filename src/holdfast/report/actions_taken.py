@@ -23,7 +23,7 @@ from .action_words import (
     shown,
 )
 from .columns import column
-from .cost import LOOK_OUTS, MEASUREMENTS
+from .cost import MEASUREMENTS, WATCHERS
 from .lanes import LaneSummary, skipped_rows
 from .restarts import reasons_of
 
@@ -34,7 +34,7 @@ _REPLAYED = {
 }
 _DROPPED = {
     MEASUREMENTS: "Reduced optional measurements",
-    LOOK_OUTS: "Looked for leaks and lost time less often",
+    WATCHERS: "Looked for leaks and lost time less often",
 }
 _REPORTED = 6
 # More events of one kind than this are summed up in one line.

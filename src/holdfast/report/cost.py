@@ -31,11 +31,11 @@ _START = 128
 # With fewer ordinary steps after it, or shorter ones, chance outweighs them; over a minute the
 # start does not matter. Guesses.
 _STEPS, _SECONDS, _LONG = 100, 5.0, 60.0
-MEASUREMENTS, LOOK_OUTS, FLOOR = "measurements", "look-outs", "floor"
+MEASUREMENTS, WATCHERS, FLOOR = "measurements", "look-outs", "floor"
 # In the order in which they are dropped, by the names in the events of the guard.
 _DROPPED = {
     MEASUREMENTS: "weights, layers, updates and memory were measured less often",
-    LOOK_OUTS: "leaks and lost time were looked for in some of the steps only",
+    WATCHERS: "leaks and lost time were looked for in some of the steps only",
     FLOOR: "the rest is what skipping a bad step needs",
 }
 # Time for bad steps and for the start below this share of the run is not worth a word.

@@ -109,7 +109,7 @@ class Feeds:
         held = weakref.ref(loader) if loader.persistent_workers else lambda: loader
         feed = self._of[key] = Feed(gone, held, beginning, self._early(), within=within)
         if loader.num_workers and not feed.early:
-            feed.sight = Sight.of(loader)
+            feed.sight = Sight.of(loader, iterator)
 
     def ended(self, iterator: Any) -> None:
         """An iterator has nothing more."""
@@ -240,7 +240,7 @@ class Feeds:
         _change_places(live, made.iterator)
         feed.beginning, feed.before, feed.over = made.beginning(), [], bool(saved["over"])
         feed.early = False
-        feed.sight = Sight.of(loader) if loader.num_workers else None
+        feed.sight = Sight.of(loader, live) if loader.num_workers else None
 
 
 # ---------------------------------------------------------------------- details
@@ -284,7 +284,7 @@ def _doubt(feed: Feed, loader: Any, iterator: Any) -> str:
         return ""
     if feed.sight is None:
         return "what its workers see is not known"
-    changed = feed.sight.changed(loader)
+    changed = feed.sight.changed(iterator)
     if changed:
         return f"its workers run code of the script and were started before {changed} changed"
     return ""

@@ -16,7 +16,7 @@ _PATIENCE = 5.0
 
 def lead_through(loader: Any, saved: Mapping[str, Any], work: LoadedAgain) -> None:
     """Have workers that last do what they did in a pass that was over; draw nothing beside."""
-    dice, states = rng.state(), generators(loader)
+    rng_state, states = rng.state(), generators(loader)
     beginning = Beginning(loader)
     iterator: Any = iter(loader)
     beginning.of(iterator)
@@ -24,7 +24,7 @@ def lead_through(loader: Any, saved: Mapping[str, Any], work: LoadedAgain) -> No
     if not beginning.draws(saved):
         raise RefusedError("the loader draws other samples than it did")
     put_generators_back(loader, states)
-    rng.put_back(dice)
+    rng.put_back(rng_state)
 
 
 class LoadedAgain:

@@ -198,7 +198,7 @@ class ResumedRun:
         state.put_back({**self._tree, "gradients": saved["gradients"]}, parts=parts)
         feed = self._feeds.of(iterator)
         loader = feed.loader() if feed is not None and saved["loader"]["workers"] else None
-        sight = Sight.of(loader) if loader is not None else None
+        sight = Sight.of(loader, iterator) if loader is not None else None
         restoring = _put(frames, saved["values"])
         if self._late is not None:
             self._begin_late(one, iterator)
@@ -213,7 +213,7 @@ class ResumedRun:
         dataset = getattr(iterator, "_dataset", MISSING)
         if restoring.value(dataset, saved["dataset"], DATASET) is not dataset:
             raise RefusedError("the loader reads another dataset than it did")
-        if sight is not None and (changed := sight.changed(loader)):
+        if sight is not None and (changed := sight.changed(iterator)):
             text = f"the workers of the loader have begun before {changed} was what it was then"
             raise RefusedError(text, frames[-1].f_code.co_filename, one.lines[0])
         _check(frames, saved["values"], self._taking(state, frames))

@@ -6,11 +6,10 @@ hands out the same only if all of that is still what it was.
 
 from __future__ import annotations
 
-import dis
 import itertools
 import time
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
@@ -19,11 +18,8 @@ from torch import Tensor
 from ..source.ownership import kind_of
 from .frames import user_modules
 from .refusal import RefusedError
-from .values.baseline import StartValues
-from .values.nodes import KIND, SCALARS, of_user, same, shown
-from .values.taking import Taking
-from .values.tensors import SavedTensors
-from .worker_view import runs_own_code
+from .values.nodes import SCALARS, of_user
+from .worker_view import changed, names_in, runs_own_code, seen_by_workers
 
 _LONGEST = 1.0
 """Seconds that one look may take; data that takes longer is not looked at a second time."""
@@ -41,48 +37,33 @@ class Sight:
     """What the workers of a loader could see when they were started.
 
     Args:
-        loader: whose workers are being started.
+        iterator: whose workers have just been started.
     """
 
     _slow = False
 
-    def __init__(self, loader: Any) -> None:
-        self._baseline = StartValues()
+    def __init__(self, iterator: Any) -> None:
         began = time.thread_time()
-        self._nodes = self._look(loader, first=True)
+        self._view = seen_by_workers(iterator)
         if time.thread_time() - began > _LONGEST:
             Sight._slow = True
 
     @classmethod
-    def of(cls, loader: Any) -> Sight | None:
+    def of(cls, loader: Any, iterator: Any) -> Sight | None:
         """The sight of a loader; None where nothing of the script is run, or it cannot be told."""
         if cls._slow or not runs_own_code(loader):
             return None
         try:
-            return cls(loader)
+            return cls(iterator)
         except RefusedError:
             return None
 
-    def changed(self, loader: Any) -> str:
+    def changed(self, iterator: Any) -> str:
         """What is not as it was any more; empty where all is."""
         try:
-            here = self._look(loader, first=False)
+            return changed(self._view, iterator)
         except RefusedError as refusal:
             return refusal.reason
-        for path, node in self._nodes.items():
-            if path not in here or not same(node, here[path]):
-                return shown(path)
-        return next((shown(path) for path in here if path not in self._nodes), "")
-
-    def _look(self, loader: Any, *, first: bool) -> dict[str, Any]:
-        taking = Taking(SavedTensors(), self._baseline, lambda name: True, first=first)
-        roots = {
-            f"loader/{name}": one
-            for name in ("dataset", "collate_fn", "worker_init_fn")
-            if (one := getattr(loader, name, None)) is not None
-        }
-        roots |= _globals(list(roots.values()))
-        return {path: _without_digest(taking.take(one, path)) for path, one in roots.items()}
 
 
 def shares_memory(loader: Any) -> str:
@@ -107,15 +88,6 @@ def writes(loader: Any) -> str:
     return min(names & _WRITERS, default="")
 
 
-def _without_digest(node: Any) -> Any:
-    """A node without the digest of what has not changed, which the first look does not take."""
-    if isinstance(node, Mapping):
-        if node.get(KIND) == "made" and node["c"] == "Tensor":
-            return {KIND: "made", "c": "Tensor"}
-        return {key: _without_digest(one) for key, one in node.items()}
-    return [_without_digest(one) for one in node] if isinstance(node, list) else node
-
-
 def _globals(roots: list[Any]) -> dict[str, Any]:
     """What the code that is reached from some objects may read in the script's modules."""
     found, codes, todo = dict[str, Any](), list[CodeType](), list(roots)
@@ -137,14 +109,8 @@ def _globals(roots: list[Any]) -> dict[str, Any]:
 
 
 def _names(code: CodeType) -> Iterator[tuple[str, bool]]:
-    """Names that a piece of code reads, and whether they are variables."""
-    variables = {
-        one.argval
-        for one in dis.get_instructions(code)
-        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM")
-    }
-    yield from ((name, False) for name in code.co_names if name not in variables)
-    yield from ((name, True) for name in variables)
+    """Names that a piece of code and the code inside of it read; whether they are variables."""
+    yield from names_in(code)
     for one in code.co_consts:
         if isinstance(one, CodeType):
             yield from _names(one)

@@ -3,11 +3,13 @@
 Workers are copies of the process as it was when the pass began. A resumed script that comes to its
 batch at once starts them after everything was put back to what it was at the checkpoint: the same,
 where nothing that their code can reach has changed between the two. What is reached is the dataset,
-its functions and classes, and each variable of a module whose name stands anywhere in that code.
+its functions and classes, each variable that this code reads, and what it may read as an attribute
+of a module of the script (`config.LEVEL`).
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import types
 import zlib
@@ -32,6 +34,8 @@ _OBJECTS = 200_000
 """What is compared at most: it is read with every pass."""
 _BY_NAME = frozenset(("globals", "locals", "eval", "exec", "vars", "import_module", "__import__"))
 _BY_NAME |= frozenset(("_getframe", "currentframe"))
+_MAIN = frozenset(("__main__", "modules"))
+"""By what code may come to the script as a module."""
 _ORDERED = (list, tuple, deque)
 _CODE = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 _CODE = (*_CODE, types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -72,7 +76,7 @@ def seen_by_workers(iterator: Any) -> View:
         new = [
             (module, name)
             for module, held in sorted(user_modules().items())
-            for name in sorted(look.names & vars(held).keys())
+            for name in sorted(look.names_of(module) & vars(held).keys())
             if (module, name) not in done
         ]
         if not new:
@@ -80,6 +84,16 @@ def seen_by_workers(iterator: Any) -> View:
         for module, name in new:
             done.add((module, name))
             look.root((module, name), vars(user_modules()[module])[name])
+
+
+def names_in(code: types.CodeType) -> Iterator[tuple[str, bool]]:
+    """Names that a piece of code reads, but for code inside of it; whether they are variables."""
+    variables = {
+        one.argval
+        for one in dis.get_instructions(code)
+        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM")
+    }
+    yield from ((name, name in variables) for name in {*code.co_names, *variables})
 
 
 def changed(before: View, iterator: Any) -> str:
@@ -93,10 +107,19 @@ class _Look:
 
     def __init__(self) -> None:
         self.found: View = {}
-        self.names = set[str]()
+        self._variables, self._attributes_read = set[str](), set[str]()
+        self._reads_main = False
         self._met: dict[int, tuple[int, Any]] = {}
         self._bytes = 0
         self._name, self._digest = "", 0
+
+    def names_of(self, module: str) -> set[str]:
+        """Names that the code seen so far may read in a module.
+
+        An attribute is hardly one of the script itself: of `self.x` a global `x` is none.
+        """
+        others = module != "__main__" or self._reads_main
+        return self._variables | self._attributes_read if others else self._variables
 
     def root(self, key: tuple[str, str], value: Any) -> None:
         """Look at something and all that it holds."""
@@ -199,7 +222,9 @@ class _Look:
         self._digest = zlib.crc32(code.co_code, self._digest)
         if not _BY_NAME.isdisjoint(code.co_names):
             raise self._unknown(f"code that reads variables without naming them ({code.co_name})")
-        self.names.update(code.co_names)
+        self._reads_main |= not _MAIN.isdisjoint(code.co_names)
+        for name, variable in names_in(code):
+            (self._variables if variable else self._attributes_read).add(name)
         for one in code.co_consts:
             if isinstance(one, types.CodeType):
                 self._code(one)

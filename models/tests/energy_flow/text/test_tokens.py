@@ -109,8 +109,8 @@ def test_pieces_are_those_of_the_reference_tokenizer(tmp_path):
     small = Vocabulary.build([*TEXTS, mixed, "walking walker"], size=110)
     small.save(tmp_path / "words.txt")
     reference = tokenizers.BertWordPieceTokenizer(str(tmp_path / "words.txt"), lowercase=True)
-    dice = random.Random(0)
+    rng = random.Random(0)
     alphabet = list(mixed + "".join(TEXTS)) + list("\t\n\r\x0b\x85\u2028\u00a0\u200b\ufffd\x00zq$~")
-    strange = ["".join(dice.choices(alphabet, k=40)) for _ in range(300)]
+    strange = ["".join(rng.choices(alphabet, k=40)) for _ in range(300)]
     for text in [*TEXTS, mixed, *strange]:
         assert small.pieces(text) == reference.encode(text, add_special_tokens=False).tokens, text

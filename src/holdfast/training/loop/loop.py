@@ -97,7 +97,7 @@ class Loop:
             yield True
 
     def _replay(self, batch: Any) -> None:
-        """A poisoned window once more, for an exam: the guard skips its step."""
+        """A poisoned window once more, for a rerun: the guard skips its step."""
         parts = self._parts
         self._micro_batches.replay(batch, step=self.step)
         if parts.watch.last_replay:

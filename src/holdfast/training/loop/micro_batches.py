@@ -63,7 +63,7 @@ class MicroBatches:
             self._tell(step, count(batch))
 
     def replay(self, batch: Any, *, step: int) -> None:
-        """A batch of a poisoned window once more, for an exam."""
+        """A batch of a poisoned window once more, for a rerun."""
         self._add([batch], step, inner=False)
 
     def window_ends(self) -> None:
