@@ -38,7 +38,7 @@ class Position:
         self._open: dict[int, LoaderPass] = {}
         self._loaders: dict[int, weakref.ref[Any]] = {}
         self._then: Mapping[str, Any] | None = None
-        self._dice: Mapping[str, Any] | None = None
+        self._rng_state: Mapping[str, Any] | None = None
         self._returned: set[int] = set()
 
     @property
@@ -65,7 +65,7 @@ class Position:
 
     def resume(self, then: Mapping[str, Any], rolled: Mapping[str, Any]) -> None:
         """Go on from a saved position, with the random state ``rolled`` of that moment."""
-        self._then, self._dice = then, rolled
+        self._then, self._rng_state = then, rolled
         self.pending = bool(then["open"])
         if not then["open"] and not then["loops"]:
             self.why = "the data did not come through watch(loader): its place is not known"
@@ -83,9 +83,9 @@ class Position:
             first = then["epoch"] + (1 if then["loops"] and not then["open"] else 0)
         for epoch in range(first, count):
             self.epoch, self._loops = epoch, 0
-            if self._dice is not None and not self.pending:
-                rng.put_back(self._dice)
-                self._dice = None
+            if self._rng_state is not None and not self.pending:
+                rng.put_back(self._rng_state)
+                self._rng_state = None
             yield epoch
 
     def begins(self, loader: Iterable[Any], *, fast: bool, say: Say) -> LoaderPass | None:
@@ -103,9 +103,9 @@ class Position:
                 self.left_out += 1
                 put_generators_back(loader, then["used"].get(number, ()))
                 return None
-        if self._dice is not None:
-            rng.put_back(self._dice)
-            self._dice = None
+        if self._rng_state is not None:
+            rng.put_back(self._rng_state)
+            self._rng_state = None
         if then is not None and number in then["used"] and id(loader) not in self._returned:
             self._returned.add(id(loader))
             if wake(loader):
@@ -118,10 +118,10 @@ class Position:
         self, loader: Iterable[Any], saved: Mapping[str, Any], *, fast: bool, say: Say
     ) -> LoaderPass:
         # Of several passes side by side the first has already gone on with the saved random state.
-        rolled = self._dice if self._dice is not None else rng.state()
+        rolled = self._rng_state if self._rng_state is not None else rng.state()
         loader_pass = LoaderPass.again(loader, saved, fast=fast, say=say)
         rng.put_back(rolled)
-        self._dice, self.pending = None, False
+        self._rng_state, self.pending = None, False
         self._returned.add(id(loader))
         self.why = self.why or loader_pass.why
         return loader_pass

@@ -145,7 +145,7 @@ def _observed(
     observer = observer_of(step_context)
     # Whatever the user's code warns of, it has warned of the first time.
     quiet = warnings.catch_warnings(action="ignore")
-    with _same_dice(step_context.rng), _same_buffers(step_context), torch.enable_grad(), quiet:
+    with _same_rng_state(step_context.rng), _same_buffers(step_context), torch.enable_grad(), quiet:
         observer.start()
         try:
             results = list(floating(_called(again)))
@@ -197,7 +197,7 @@ def _as_they_were(owners: Sequence[object]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _same_dice(rng: Tensor | None) -> Iterator[None]:
+def _same_rng_state(rng: Tensor | None) -> Iterator[None]:
     generator = torch.random.default_generator
     now = generator.get_state()
     on_device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
